@@ -35,6 +35,7 @@ BENCHMARKS = {
     "flower": "flower",
     "run-loop": "recording",
     "rounds": "rounds",
+    "choosing": "choosing",
     "first-call": "first_call",
     "cold-start": "cold_start",
     "effective": "effective",

@@ -49,21 +49,21 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4603,
+        4635,
     ),
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8936,
+        8950,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9036,
+        9058,
     ),
-    Feature("run and store", ("run", "store"), 4912),
-    Feature("report", ("report", "diagnostics/figures"), 3572),
-    Feature("theory", ("theory",), 3909),
+    Feature("run and store", ("run", "store"), 4883),
+    Feature("report", ("report", "diagnostics/figures"), 3566),
+    Feature("theory", ("theory",), 4232),
 )
 
 

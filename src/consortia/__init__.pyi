@@ -40,7 +40,6 @@ from consortia.run.verification import verify
 from consortia.store.accumulators import keep_moments, keep_predictions
 from consortia.store.export import to_netcdf
 from consortia.store.metadata import Metadata as Metadata
-from consortia.store.metadata import Scaling as Scaling
 from consortia.store.runs import open_run
 from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 
@@ -51,7 +50,6 @@ __all__ = [
     "Metadata",
     "Model",
     "Regression",
-    "Scaling",
     "Sites",
     "__version__",
     "cumulative_incidence",

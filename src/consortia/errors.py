@@ -58,9 +58,9 @@ class ConsortiaError(Exception):
     file: str | None = None
     line: int | None = None
 
-    def at(self, **places: Any) -> Self:
+    def at(self, argument: str | None = None, **places: Any) -> Self:
         """Note places that are not known yet, by the names of the attributes; return the error."""
-        for name, value in places.items():
+        for name, value in {"argument": argument, **places}.items():
             if getattr(self, name) is None and value not in (None, ""):
                 setattr(self, name, value)
         return self
@@ -79,11 +79,16 @@ class InputError(ConsortiaError, ValueError):
 
     faults: tuple[InputError, ...] = ()
 
-    def at(self, **places: Any) -> Self:
+    def at(self, argument: str | None = None, **places: Any) -> Self:
         """Note places also in the faults."""
         for fault in self.faults:
-            fault.at(**places)
-        return super().at(**places)
+            fault.at(argument, **places)
+        return super().at(argument, **places)
+
+
+def wrong(argument: str, text: str) -> InputError:
+    """Return the error about an argument, whose name and the text are the message."""
+    return InputError(f"{argument}{text}").at(argument)
 
 
 @contextlib.contextmanager

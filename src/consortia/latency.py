@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 Array = np.ndarray
 
@@ -80,7 +80,7 @@ class _Model(metaclass=arguments.Hinted):
             raise InputError(
                 f"latency: mean has {len(self.mean)} values for {workers} workers per server: "
                 "give one number, or one for each."
-            )
+            ).at("latency")
 
     def _mean(self, worker: int) -> float:
         return self.mean[worker] if isinstance(self.mean, tuple) else self.mean
@@ -248,7 +248,7 @@ class Recorded:
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Refuse: a recorded trace holds an order of events, not durations."""
-        raise InputError("a recorded trace is replayed as it is; it has no law of durations.")
+        raise InputError("a recorded trace is replayed unchanged; it has no law of durations.")
 
     def summary(self) -> dict[str, Any]:
         """Return a short description for the record of a run."""
@@ -313,9 +313,9 @@ def _means(mean: Any) -> float | tuple[float, ...]:
     wanted = "a number, or one for each worker"
     values = arguments.array("mean", mean, wanted)
     if values.ndim > 1 or not values.size:
-        raise InputError(f"mean has shape {values.shape}: give {wanted}.")
+        raise wrong("mean", f" has shape {values.shape}: give {wanted}.")
     if values.min() <= 0:
-        raise InputError(f"mean is {mean!r}: durations must be positive and finite.")
+        raise wrong("mean", f" is {mean!r}: durations must be positive and finite.")
     return float(values) if values.ndim == 0 else tuple(values.tolist())
 
 
@@ -330,5 +330,5 @@ def _times(times: Any, servers: Array) -> Array:
     if values.shape != servers.shape or not np.all(np.isfinite(values)):
         raise InputError(
             f"times: shape {values.shape}; give one finite time for each of {servers.size} events."
-        )
+        ).at("times")
     return values

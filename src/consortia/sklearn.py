@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from consortia.algorithms.few_rounds import few_rounds
 from consortia.core.contract import Method
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.construction import regression
 from consortia.models.regression.estimates import Estimates, interval_ends
 from consortia.run.sampling import sample
@@ -68,11 +68,11 @@ class _Regression(BaseEstimator):  # type: ignore[misc]
         """
         read: dict[str, tuple[Array, Array]] = {}
         for name, rows, responses in _sites_of(X, y):
-            own: dict[str, Any] = {"dtype": np.float64, "reset": not read, **self._checks}
-            read[name] = validate_data(self, rows, responses, **own)
+            options: dict[str, Any] = {"dtype": np.float64, "reset": not read, **self._checks}
+            read[name] = validate_data(self, rows, responses, **options)
         if sum(len(rows) for rows, _ in read.values()) < 2:
             raise InputError("the sites have 1 sample in all: give two or more.")
-        family, responses = self._read({name: own[1] for name, own in read.items()})
+        family, responses = self._read({name: pair[1] for name, pair in read.items()})
         columns = self._columns
         target = "y"
         while target in columns:
@@ -106,8 +106,8 @@ class _Regression(BaseEstimator):  # type: ignore[misc]
         self._slopes = slopes.reshape(-1, *slopes.shape[2:])
         self._intercepts = np.zeros(self._slopes.shape[:-1])
         if self.fit_intercept:
-            found = np.asarray(natural["intercept"], float)
-            self._intercepts = found.reshape(self._intercepts.shape)
+            intercept = np.asarray(natural["intercept"], float)
+            self._intercepts = intercept.reshape(self._intercepts.shape)
         self.coef_, self.intercept_ = self._slopes.mean(axis=0), self._intercepts.mean(axis=0)
         self.estimates_: Estimates = made.estimates(self.tree_)
         self.sites_ = tuple(read)
@@ -218,19 +218,19 @@ class LogisticRegression(ClassifierMixin, _Regression):  # type: ignore[misc]
     _checks: dict[str, Any] = {}  # noqa: RUF012 - constant
 
     def _read(self, responses: dict[str, Array]) -> tuple[str, dict[str, Array]]:
-        for one in responses.values():
-            check_classification_targets(one)
+        for labels in responses.values():
+            check_classification_targets(labels)
         self.classes_ = unique_labels(*responses.values())
         if len(self.classes_) < 2:
             raise InputError(
                 f"y has one class only, {self.classes_[0]!r}, at all sites: give rows of two."
-            )
-        found = {name: np.searchsorted(self.classes_, one) for name, one in responses.items()}
+            ).at("y")
+        codes = {name: np.searchsorted(self.classes_, labels) for name, labels in responses.items()}
         if len(self.classes_) == 2:
-            return "bernoulli", found
+            return "bernoulli", codes
         width = len(str(len(self.classes_)))
         return "categorical", {
-            name: np.char.zfill(one.astype(str), width) for name, one in found.items()
+            name: np.char.zfill(labels.astype(str), width) for name, labels in codes.items()
         }
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -248,7 +248,7 @@ class LogisticRegression(ClassifierMixin, _Regression):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """Return the posterior mean of the probability of each class, (rows, classes)."""
-        return self._over_draws(X, lambda found: self._probabilities(found).mean(axis=0))
+        return self._over_draws(X, lambda draws: self._probabilities(draws).mean(axis=0))
 
     def predict(self, X: Any) -> Array:
         """Return the most probable class of each row."""
@@ -262,7 +262,7 @@ class LogisticRegression(ClassifierMixin, _Regression):  # type: ignore[misc]
             X: (rows, columns).
             level: probability inside each.
         """
-        return self._over_draws(X, lambda found: _central(self._probabilities(found), level))
+        return self._over_draws(X, lambda draws: _central(self._probabilities(draws), level))
 
 
 def _central(values: Array, level: float) -> Array:
@@ -284,5 +284,5 @@ def _sites_of(X: Any, y: Any) -> Iterable[tuple[str, Any, Any]]:
             "a dict from names to pairs (X, y)."
         )
     if not pairs or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs.values()):
-        raise InputError("sites: give a dict from names to pairs (X, y), one pair a site.")
+        raise wrong("sites", ": give a dict from names to pairs (X, y), one pair a site.")
     return [(name, *pair) for name, pair in pairs.items()]

@@ -110,7 +110,7 @@ def test_a_method_that_is_gone_is_answered_with_what_to_take(name):
         (consortia.fsgld(1e-3, 5, surrogate="moments"), "fsgld (FSGLD as published)"),
         (
             consortia.fsgld(1e-3, 5),
-            "fsgld (FSGLD, anchored surrogates in the place of the published ones)",
+            "fsgld (FSGLD, anchored surrogates instead of the published ones)",
         ),
         (consortia.dsgld(1e-3, 5), "dsgld"),
         (

@@ -269,13 +269,13 @@ def test_a_matrix_that_is_not_doubly_stochastic_is_refused_with_the_row_or_colum
 def test_exact_on_a_network_in_parts_is_refused_and_the_others_warn(model, sites):
     parts = np.kron(np.eye(2), np.full((2, 2), 0.5))
     exact = consortia.decentralized_exact_hmc(0.1, parts)
-    with pytest.raises(InputError, match=r"2 parts that never talk.*needs a path"):
+    with pytest.raises(InputError, match=r"2 parts that never communicate.*needs a path"):
         consortia.sample(model, sites, exact, rounds=2, progress=False, chains=1)
     for method in (
         consortia.decentralized_hmc(0.1, parts),
         consortia.decentralized_ula(0.1, parts),
     ):
-        with pytest.warns(UserWarning, match="2 parts that never talk"):
+        with pytest.warns(UserWarning, match="2 parts that never communicate"):
             method.check(np.array(SIZES), sites.names, FEATURES)
 
 

@@ -251,9 +251,9 @@ class Alone:
 def test_the_identity_gives_independent_chains_bit_for_bit(make, batch_size):
     method = dataclasses.replace(make("identity"), draws="agents", batch_size=batch_size)
     alone = like(Alone, method)
-    with pytest.warns(UserWarning, match="never talk"):
+    with pytest.warns(UserWarning, match="never communicate"):
         together = run(method, rounds=40)
-    with pytest.warns(UserWarning, match="never talk"):
+    with pytest.warns(UserWarning, match="never communicate"):
         apart = run(alone, rounds=40)
     np.testing.assert_array_equal(together, apart)
 
@@ -512,7 +512,9 @@ def test_one_agent_is_refused():
 
 def test_a_network_in_parts_warns_of_what_is_sampled():
     parts = graphs.mixing_matrix([(0, 1), (2, 3), (3, 4)], agents=5)
-    with pytest.warns(UserWarning, match=r"2 parts that never talk \(the first: site 0, site 1\)"):
+    with pytest.warns(
+        UserWarning, match=r"2 parts that never communicate \(the first: site 0, site 1\)"
+    ):
         run(de_sgld(STEP, parts, draws="agents"))
 
 

@@ -50,7 +50,7 @@ def finished(folder: Path) -> Any:
 def test_a_run_samples_every_imputation_and_writes_one_table(folder, finished):
     assert finished.exit_code == 0, finished.output
     text = " ".join(finished.stdout.split())
-    assert "values that miss (age 30) are drawn 2 times" in text
+    assert "missing values (age 30) are drawn 2 times" in text
     assert "How much information is missing?" in text
     tree = consortia.open_run(folder / "out")
     first, second = np.bincount(tree["posterior"].coords["imputation"])

@@ -194,12 +194,14 @@ def test_a_run_of_a_method_that_is_gone_is_read_and_reported_and_not_gone_on_wit
     assert reported.exit_code == 0, reported.output
     outcome = invoke("resume", copy, "--rounds", "70")
     assert outcome.exit_code == 2, outcome.output
-    assert "surrogate_hmc is gone: take few_rounds" in " ".join(outcome.stderr.split())
+    assert "surrogate_hmc was removed: use few_rounds" in " ".join(outcome.stderr.split())
 
 
 def test_a_stored_run_of_a_method_that_is_gone_says_what_to_take() -> None:
     then, now = ({"algorithm": {"name": name}} for name in ("surrogate_hmc", "few_rounds"))
-    with pytest.raises(StoreError, match=r"not few_rounds: surrogate_hmc is gone: take few_rounds"):
+    with pytest.raises(
+        StoreError, match=r"not few_rounds: surrogate_hmc was removed: use few_rounds"
+    ):
         check_same(then, now, "run", exact=True)
 
 

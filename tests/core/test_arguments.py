@@ -10,6 +10,7 @@ import pytest
 import consortia
 from consortia import datasets, graphs, latency, models, partition, schedules
 from consortia.algorithms.registry import ALGORITHMS
+from consortia.core.arguments import unknown
 from consortia.errors import InputError, KeywordError
 
 CALLS: dict[str, tuple[Callable[..., Any], str, str]] = {
@@ -54,3 +55,9 @@ def test_so_is_one_of_every_algorithm(name):
 def test_a_graph_in_the_place_of_its_matrix_is_answered_with_how_one_is_made():
     with pytest.raises(InputError, match=r"consortia\.graphs\.mixing_matrix makes one"):
         consortia.de_sgld(0.1, graphs.ring(5))
+
+
+def test_a_long_list_of_names_ends_with_how_many_more_there_are() -> None:
+    names = [f"n{index:02d}" for index in range(20)]
+    assert unknown("x", names).endswith("n14, n15 and 4 more")
+    assert unknown("x", names[:16]).endswith("n14, n15")

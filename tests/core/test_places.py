@@ -13,7 +13,14 @@ import consortia
 from consortia.core import arguments
 from consortia.core.faults import Faults
 from consortia.data.tables import read_table
-from consortia.errors import ConsortiaError, InputError, KeywordError, LedgerError, located
+from consortia.errors import (
+    ConsortiaError,
+    InputError,
+    KeywordError,
+    LedgerError,
+    located,
+    wrong,
+)
 from consortia.federation.governance.ledger import Ledger
 from consortia.federation.governance.policy import load_policy
 from consortia.models.regression.formula import parse
@@ -37,12 +44,59 @@ def places(error: ConsortiaError) -> tuple[Any, ...]:
         lambda: arguments.array("rounds", ["x"], "numbers"),
         lambda: arguments.site_weights([0.5, 0.6], "rounds"),
         lambda: arguments.weights_fit([1.0], ("a", "b"), "rounds"),
+        lambda: _raise(wrong("rounds", ": give more.")),
     ],
 )
 def test_a_check_names_the_argument(check) -> None:
     with pytest.raises(InputError, match="rounds") as caught:
         check()
     assert places(caught.value) == ("rounds", None, None, None)
+
+
+def sampled(**options: Any) -> Any:
+    sites = consortia.Sites.from_list([{"y": np.ones(3)}])
+    model = consortia.Model(
+        init={"a": 0.0},
+        log_prior=lambda p: -(p["a"] ** 2),
+        log_likelihood=lambda p, batch: -((batch["y"] - p["a"]) ** 2),
+    )
+    given = {"algorithm": consortia.fa_ld(step_size=0.1, local_steps=1), "rounds": 2, "seed": 0}
+    return consortia.sample(model, sites, **{**given, **options})
+
+
+def _raise(error: InputError) -> None:
+    raise error
+
+
+GRAPH = consortia.graphs.ring(3)
+RAISED = {
+    "graph": lambda: consortia.graphs.mixing_matrix("ring"),
+    "kind": lambda: consortia.graphs.mixing_matrix(GRAPH, kind="even"),
+    "delta": lambda: consortia.graphs.mixing_matrix(GRAPH, delta=0.1),
+    "latency": lambda: consortia.stale_sgld(step_size=0.1, workers=2, latency=3),
+    "jitter": lambda: consortia.federated_hmc(jitter=1),
+    "mass_matrix": lambda: consortia.federated_hmc(mass_matrix="even"),
+    "probabilities": lambda: consortia.summary(GRAPH, probabilities=[2.0]),
+    "on_divergence": lambda: sampled(on_divergence="go on"),
+    "algorithm": lambda: sampled(algorithm="nuts"),
+    "thin": lambda: sampled(thin=9),
+    "stop": lambda: sampled(stop="soon"),
+    "store": lambda: sampled(store=3),
+    "metadata": lambda: sampled(metadata="none"),
+    "formula": lambda: consortia.regression("y ~ poly(x, 2)", {}, family="gaussian"),
+    "family": lambda: consortia.regression("y ~ x", {}, family="normal"),
+    "describe": lambda: consortia.regression("y ~ x", {}, family="gaussian", describe=5),
+    "prior": lambda: consortia.regression(
+        "y ~ x", {"a": {"y": [1.0, 2.0], "x": [0.0, 1.0]}}, family="gaussian", prior="flat"
+    ),
+}
+
+
+@pytest.mark.parametrize("argument", RAISED)
+def test_an_error_about_an_argument_has_its_name(argument: str) -> None:
+    with pytest.raises(InputError) as caught:
+        RAISED[argument]()
+    assert caught.value.argument == argument
 
 
 def test_a_method_names_the_argument_that_it_refuses_or_does_not_know() -> None:

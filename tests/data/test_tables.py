@@ -115,10 +115,9 @@ def test_three_decimals_behind_a_comma_are_read_where_they_can_be_nothing_else(
         assert (column.kind, column.doubt) == ("number", "")
 
 
+DECIDED = ["%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%m-%d-%Y"]
 FORMS = [
-    "%d/%m/%Y",
     "%m-%d-%y",
-    "%d.%m.%Y",
     "%Y/%m/%d",
     "%d.%m.%Y %H:%M",
     "%m/%d/%Y %I:%M %p",
@@ -126,6 +125,36 @@ FORMS = [
     "%d. %B %Y",
     "%d-%b-%y",
 ]
+
+
+@pytest.mark.parametrize("form", DECIDED)
+def test_days_above_12_show_the_order_of_dates(tmp_path: Path, form: str) -> None:
+    days = pd.date_range("2024-01-01", periods=20, freq="11D")
+    lines = "".join(f"{day},1\n" for day in [*days.strftime(form), "NA"])
+    column = read_table(written(tmp_path, f"a,b\n{lines}"), "it")["a"]
+    assert (column.kind, column.doubt) == ("date", "")
+    assert pd.to_datetime(column.values[:-1], unit="D").equals(days)
+    assert column.missing.tolist() == [False] * 20 + [True]
+    unit = "day" if form.startswith("%d") else "month"
+    assert f"a: dates are read as {unit} first" in column.guesses[0].text
+    assert (
+        "look like dates, the first in row 1"
+        in read_table({"a": days.strftime(form)}, "it")["a"].doubt
+    )
+
+
+@pytest.mark.parametrize("days", [["3/4/2024", "5/6/2024"], ["13/4/2024", "4/13/2024"]])
+def test_dates_whose_order_nothing_shows_are_doubted(tmp_path: Path, days: list[str]) -> None:
+    lines = "".join(f"{day},1\n" for day in days)
+    column = read_table(written(tmp_path, f"a,b\n{lines}"), "it")["a"]
+    assert column.kind == "text"
+    assert f"look like dates, the first in line 2: {days[0]!r}" in column.doubt
+
+
+def test_a_day_that_a_month_lacks_is_named(tmp_path: Path) -> None:
+    column = read_table(written(tmp_path, "a,b\n13/1/2024,1\n31/2/2024,0\n"), "it")["a"]
+    assert (column.kind, "'2024-02-31'" in column.doubt) == ("date", True)
+    assert "line 3" in column.doubt
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -153,7 +182,7 @@ def test_a_date_is_written_out_and_its_order_is_never_guessed(given: str, remedy
     assert remedy in read_table({"a": [given, "13.12.2023"]}, "it")["a"].doubt
 
 
-@pytest.mark.parametrize("form", ["%Y-%m-%d", *FORMS])
+@pytest.mark.parametrize("form", ["%Y-%m-%d", *DECIDED, *FORMS])
 @pytest.mark.parametrize("odd", ["unknown", "2021", "offen"])
 def test_what_is_no_date_among_dates_is_named_and_no_date_is_called_no_number(
     tmp_path: Path, form: str, odd: str
@@ -182,7 +211,8 @@ def test_german_dates_beside_german_numbers_are_called_dates(
         f"{day};{number}\n"
         for day, number in zip(("31.12.2023", "01.02.2024"), numbers, strict=True)
     )
-    assert "look like dates" in read_table(written(tmp_path, f"a;b\n{rows}"), "it")["a"].doubt
+    column = read_table(written(tmp_path, f"a;b\n{rows}"), "it")["a"]
+    assert (column.kind, column.values.tolist()) == ("date", [19722.0, 19754.0])
 
 
 def test_words_that_are_no_dates_stay_levels() -> None:
@@ -399,7 +429,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "none.csv", "it")
     with pytest.raises(InputError, match="site 'oslo' is a list: give a file"):
         read_table([1, 2], "site 'oslo'")
-    with pytest.raises(InputError, match="columns of one length"):
+    with pytest.raises(InputError, match="columns of different lengths"):
         read_table({"a": np.ones(2), "b": np.ones(3)}, "it")
     with pytest.raises(InputError, match=r"column 'a': its values are complex"):
         dict(read_table({"a": np.ones(2) * 1j}, "it"))

@@ -133,7 +133,7 @@ class Correspondence:
 
 
 def published(root: Path, asked: str, rows: Mapping[str, Mapping[str, Sequence[Any]]]) -> Path:
-    """Return the run that letters with masks have made under the policy that sites are proposed."""
+    """Return the run that letters with masks have made under the proposed policy."""
     root.mkdir(exist_ok=True)
     for name, columns in rows.items():
         lines = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]

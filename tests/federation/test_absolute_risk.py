@@ -1,4 +1,4 @@
-"""Absolute risks after a study by letters with masks, under the policy that sites are proposed."""
+"""Absolute risks after a study by letters with masks, under the proposed policy."""
 
 from __future__ import annotations
 

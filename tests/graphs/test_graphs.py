@@ -346,7 +346,9 @@ def test_the_plan_text_says_how_the_matrix_is_applied():
     assert exchanges.describe(Mix("ring"), 300) == (
         "300 agents, 300 edges; W applied as 3 shifts of the agents; spectral gap 0.000146"
     )
-    assert "never talk" in exchanges.describe(Mix(graphs.mixing_matrix(graphs.cliques(2, 5))), 10)
+    assert "never communicate" in exchanges.describe(
+        Mix(graphs.mixing_matrix(graphs.cliques(2, 5))), 10
+    )
     assert exchanges.describe(None, 5) is None
 
 

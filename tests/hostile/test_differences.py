@@ -15,9 +15,14 @@ from federation.same_rows import FORMULA, Hospitals
 from typer.testing import CliRunner
 
 from consortia.cli.commands import app
-from consortia.errors import SiteRefusedError
+from consortia.data.columns import Table
+from consortia.data.tables import read_table
+from consortia.errors import PolicyError, SiteRefusedError
 from consortia.federation.governance.holdings import rows_told
 from consortia.federation.rehearsal.week import days
+from consortia.models.regression.concentration import check_moments
+from consortia.models.regression.question import Question
+from consortia.study.formulas import question_in
 from tests.federation.governance.test_holdings import rows
 
 AGE = "ill ~ age + dose"
@@ -129,6 +134,38 @@ def test_ordinary_terms_are_described(tmp_path: Path, formula: str) -> None:
     hospitals = Hospitals(tmp_path)
     hospitals.described(formula)
     assert hospitals.left == 1
+
+
+SKEWED = np.maximum(np.round(np.exp(2 + np.random.default_rng(4).normal(size=100)), 1), 0.4)
+SKEWED[0] = 0.1  # in a column whose standard deviation is 15
+
+
+@pytest.mark.parametrize("term", ["log(lab)", "log(lab) + I(lab**0.5)", "I(log(lab)*age)"])
+def test_the_mean_of_a_logarithm_tells_no_value_near_zero(term: str) -> None:
+    check_moments(*skewed(term), "a", 3)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "I(1/(lab-0.099))",  # falls all the way, and all of its mean is one patient's
+        "I(lab**30)",
+        "I(exp(lab))",
+        "log(lab) + I(log(lab)+1/(lab-0.099))",
+        "I(exp(-20000*(age-30)**2)*log(lab))",
+    ],
+)
+def test_a_term_that_is_nearly_all_of_one_patient_is_refused(term: str) -> None:
+    with pytest.raises(PolicyError, match=r"maximum_settled_rows|minimum_pattern_rows"):
+        check_moments(*skewed(term), "a", 3)
+
+
+def skewed(term: str) -> tuple[Question, Table]:
+    """The question and the rows of a table with a skewed column."""
+    age = np.round(60 + 9 * np.random.default_rng(4).normal(size=100))
+    columns = {"age": np.r_[30, age[1:]], "lab": SKEWED, "ill": np.arange(100) % 2}
+    question = question_in(f"ill ~ age + {term}", {"family": "bernoulli"})
+    return question, read_table(columns, "a")
 
 
 # --- siblings of the known differences ------------------------------------------------------------

@@ -12,6 +12,7 @@ import consortia
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests, of_cells
+from consortia.engines.messages import settled as measuring
 from consortia.engines.messages.accounts import Account, same_rows
 from consortia.engines.messages.settled import Settled
 
@@ -150,7 +151,8 @@ def test_rows_that_a_study_does_not_look_at_stay_in_the_account(tmp_path: Path, 
     assert first is not None
     few = {name: values[:rows] for name, values in whole.items()}
     study = settled(path, few, "ill ~ age + dose + crp")
-    left_out = np.flatnonzero(same_rows(study._digests, first.rows) < 0)
+    gone = same_rows(study._digests, first.rows) < 0
+    left_out = np.flatnonzero(gone & ~first.are_sums)  # sums of before count as known
     others = RowDigests(first.rows.names, first.rows.cells[left_out])
     before = told(others)
     assert len(left_out) > 10
@@ -171,3 +173,52 @@ def test_a_study_that_runs_beside_a_wider_one_keeps_its_columns(tmp_path: Path) 
     alone = tmp_path / "alone.bin"
     ask(settled(alone, columns, "ill ~ age"), 1)
     assert information(path) == pytest.approx(told + information(alone), rel=1e-6)
+
+
+def test_sums_over_other_rows_hide_no_more_than_these_rows_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else there is of rows that are not looked at counts as known, sums of them do not."""
+    columns, formula = table(120), "ill ~ age + dose + crp"
+    columns["crp"][5] = 40.0  # far out
+    deviations, looked_at = {}, {}
+    for name, most in (("all", 10_000), ("sums", 30), ("known", 30)):
+        monkeypatch.setattr(measuring, "MOST_UNKNOWNS", most)
+        monkeypatch.setattr(measuring, "MOST_SUMS", 0 if name == "known" else 200)
+        measure = settled(tmp_path / name, columns, formula)
+        ask(measure, 0, 60)
+        account = Account.read(tmp_path / name)
+        assert account is not None
+        assert account.are_sums.sum() == (4 if name == "sums" else 0)
+        deviations[name] = measure._deviations(account.root)
+        looked_at[name] = measure.unknowns.rows
+    assert (looked_at["sums"] == looked_at["known"]).all()
+    every = deviations["all"][looked_at["sums"]]
+    assert len(every) == 10
+    # less is known for every row that is unknown besides: the order holds exactly
+    assert (deviations["known"] <= deviations["sums"] + 1e-6).all()
+    assert (deviations["sums"] <= every + 1e-6).all()
+    assert np.median(deviations["sums"] / deviations["known"]) > 1.2
+
+
+def test_sums_count_as_known_once_answers_are_of_other_rows_or_columns(tmp_path: Path) -> None:
+    """What these say of the sums is not noted: it could take them off the answers of both."""
+    path, columns = tmp_path / "file.bin", table(400)
+    fewer = {name: values[:-20] for name, values in columns.items()}
+    ask(settled(path, columns, "ill ~ age + dose"), 0)
+    again = settled(path, columns, "ill ~ age + dose")
+    ask(again, 1)
+    account = Account.read(path)
+    assert account is not None
+    assert account.are_sums.sum() == 3
+    for other in (settled(path, fewer, "ill ~ age"), settled(path, columns, "ill ~ age + crp")):
+        for measure in (other, again):
+            ask(measure, 2)
+            account = Account.read(path)
+            assert account is not None
+            assert not account.are_sums.any()
+            told = account.of(measure._digests, measure._columns.names)
+            shape = len(told), measure.unknowns.total, -1
+            told = told.reshape(shape)
+            assert not told[:, measure._are_sums].any()
+            assert np.abs(told[:, ~measure._are_sums]).max() > 0

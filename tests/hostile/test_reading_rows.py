@@ -409,7 +409,7 @@ def test_the_rehearsal_tells_what_was_read_and_what_is(tmp_path: Path) -> None:
     # What cannot be measured, or was not tried, is no result.
     assert [name for name, one in found.items() if not one.known] == [
         "an honest run",
-        "a server that only looks",
+        "a server that only observes",
     ]
 
 

@@ -42,7 +42,7 @@ def main(disk: Path) -> None:
     except StoreError as error:
         said = str(error)
     assert "No space left on device" in said
-    assert f"make room, then go on with `consortia resume {path}`" in said
+    assert f"make room, then continue with `consortia resume {path}`" in said
     whole = consortia.sample(MODEL, SITES, METHOD, **LENGTH)["posterior"]["theta"].values
     kept = consortia.open_run(path)["posterior"]["theta"].values
     assert 2**15 <= kept.shape[1] < 2**17, kept.shape  # at least the first of the files

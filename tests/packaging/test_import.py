@@ -69,7 +69,7 @@ def test_a_module_of_the_package_is_an_attribute_and_another_name_is_not():
 
 def test_a_method_that_is_gone_is_no_public_name_and_names_another():
     assert "surrogate_hmc" not in consortia.__all__
-    with pytest.raises(AttributeError, match="surrogate_hmc is gone: take few_rounds"):
+    with pytest.raises(AttributeError, match="surrogate_hmc was removed: use few_rounds"):
         consortia.surrogate_hmc(proposals_per_round=8)
 
 

@@ -38,8 +38,8 @@ def assert_same_run(other: Any, alone: Any) -> None:
 def assert_same_bits(other: Any, alone: Any) -> None:
     """Draws that are computed in 64 bits and rounded to 32 are equal, bit for bit.
 
-    In 64 bits they are not, by some 1e-15 sds: a program for fewer sites or chains fuses other
-    products with sums, and its part of a sum over sites is rounded before the parts are added.
+    In 64 bits they are not, by some 1e-15 sds, where a device has fewer chains or the
+    compiler works less: a product of rows and of all positions has other terms in one instruction.
     """
     for name, variable in alone["posterior"].data_vars.items():
         assert variable.dtype == np.float64

@@ -114,6 +114,13 @@ ASYNCHRONOUS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "stale_sghmc-capped": ("stale_sghmc", 1, 1, {"max_staleness": 4}),
 }
 
+SINGLE: dict[str, tuple[str, int, int, dict[str, Any]]] = {
+    "single-within": ("fa_hmc", 6, 2, CASES["fa_hmc-within"][3]),
+    "single-every-step": ("fa_hmc", 6, 2, {"local_steps": 1, "average_every": 1}),
+    "single-debiased": ("fa_hmc", 6, 2, {"debias": True, "batch_size": 3}),
+}
+"""Cases in numbers of 32 bits."""
+
 SHARING = {
     "fa_ld": "fa_hmc",
     "dsgld": "fsgld",
@@ -170,13 +177,13 @@ def engine_of(kind: str) -> Any:
 
 def main() -> None:
     """One process's part: runs the cases and, at the root, stores each result."""
-    jax.config.update("jax_enable_x64", True)
     kind, output, *labels = sys.argv[1:]
     engine = engine_of(kind)
     if kind.startswith("mpi"):
         slowed(engine)
     for label in labels:
-        name, count, chains, more = (CASES | DIVIDED | ASYNCHRONOUS)[label]
+        jax.config.update("jax_enable_x64", label not in SINGLE)
+        name, count, chains, more = (CASES | DIVIDED | ASYNCHRONOUS | SINGLE)[label]
         tree = sampled(name, count, chains, engine, **more)
         if tree is not None:
             tree.to_zarr(Path(output) / f"{label}.zarr")

@@ -332,7 +332,7 @@ def test_where_a_normal_prior_tells_more_than_the_rows_no_move_is_claimed(prior)
     report = regression(of_sex=lambda z: 2.4 * z)  # the prior of a sd of 2.5, but for a little
     report.record["settings"]["regression"]["priors"]["sex[M]"] = prior
     text = moved_by_priors(priors_beside(report))
-    assert ("Of sex[M] the rows tell less than the priors" in text) == prior.startswith("normal")
+    assert ("Of sex[M] the data tell less than the priors" in text) == prior.startswith("normal")
     assert "mean of sex[M]" not in text
 
 

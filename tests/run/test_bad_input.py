@@ -257,10 +257,15 @@ def test_a_batch_without_replacement_larger_than_a_site_names_the_site():
 def test_things_of_the_wrong_kind_are_refused():
     with pytest.raises(InputError, match="sites is a list: make it with"):
         sample(sites=[site(5)])
-    with pytest.raises(InputError, match=r"model is a function: .* of a model of NumPyro"):
+    with pytest.raises(InputError, match=r"model is a function: .*from_numpyro makes one"):
         sample(model=log_likelihood)
     with pytest.raises(InputError, match=r"algorithm is 'fa_hmc': give what consortia.fa_hmc"):
         sample(algorithm="fa_hmc")
+    with pytest.raises(InputError, match=r"algorithm is few_rounds itself: write few_rounds\("):
+        sample(algorithm=consortia.few_rounds)
+    made = consortia.regression("y ~ x", {"north": {"x": [1.0, 2.0, 4.0], "y": [1.0, 3.0, 2.0]}})
+    with pytest.raises(InputError, match=r"model is a Regression: give its \.model, and its \.s"):
+        sample(made)
 
 
 @pytest.mark.parametrize(

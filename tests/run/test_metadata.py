@@ -11,11 +11,12 @@ import pytest
 import xarray
 
 import consortia
-from consortia.diagnostics import in_column_units
+from consortia.core.parameters import as_sampled
 from consortia.errors import InputError
 from consortia.report.run_report import load_run
-from consortia.store.metadata import Metadata, Scaling
+from consortia.store.metadata import Metadata
 from consortia.study.build import load_study
+from consortia.study.tables import in_column_units
 
 STUDY = """
 title = "Doses"
@@ -96,7 +97,26 @@ def test_a_summary_is_in_the_units_of_the_columns_as_they_were_read(stored, stud
         [np.loadtxt(study.parent / f"{s}.csv", delimiter=",", skiprows=1) for s in ("oslo", "lima")]
     )[:, 0]
     assert table["mean"][0] == pytest.approx(sampled["mean"][0] / ages.std(), rel=1e-5)
-    assert any("as they were read" in note for note in table.notes)
+    assert any("units of the columns" in note for note in table.notes)
+    assert not any("units of the columns" in note for note in sampled.notes)
+
+
+def test_the_draws_of_a_study_with_standardised_columns_are_per_unit_of_these(stored):
+    _, tree = stored
+    table, sampled = consortia.summary(tree), consortia.summary(tree, units="sampled")
+    means = [
+        float(tree[g]["coefficients"][..., 0].mean())
+        for g in ("posterior", "unconstrained_posterior")
+    ]
+    np.testing.assert_allclose(means, [table["mean"][0], sampled["mean"][0]], rtol=1e-6)
+    assert table.verdict == sampled.verdict
+
+
+def test_a_run_of_an_earlier_version_is_summarised_as_of_standardised_columns(stored):
+    earlier = as_sampled(stored[1]).copy()
+    assert not any("standardised" in note for note in consortia.summary(earlier).notes)
+    earlier.attrs["scaling"] = '{"columns": ["age", "dose"]}'
+    assert any("standardised columns" in note for note in consortia.summary(earlier).notes)
 
 
 CASES = {
@@ -118,19 +138,12 @@ def test_every_draw_in_column_units_has_the_same_predictor(case):
     if case == "a column of ones":
         x, scaled = (np.column_stack([each, np.ones(6)]) for each in (x, scaled))
         means, sds, columns = np.append(means, 0), np.append(sds, 1), ("a", "b", "intercept")
-    response = (3.0, 2.5) if case == "a standardised response" else None
-    scaling = Scaling(columns, tuple(means), tuple(sds), response)
+    response = (3.0, 2.5) if case == "a standardised response" else (0.0, 1.0)
     classes = (3,) if case == "classes" else ()
     shapes = {"coefficients": (*classes, len(columns)), "intercept": classes, "log_noise_scale": ()}
     draws = {name: rng.normal(size=(2, 5, *shapes[name])) for name in CASES[case]}
-    dataset = xarray.Dataset(
-        {
-            name: (("chain", "draw", *(f"{name}_{i}" for i in range(v.ndim - 2))), v)
-            for name, v in draws.items()
-        }
-    )
-    tree = xarray.DataTree.from_dict({"/posterior": dataset})
-    turned = in_column_units(tree, scaling)["posterior"]
+    ones = case == "a column of ones"
+    turned = in_column_units(draws, columns=(means, sds), response=response, ones=ones)
 
     def predictor(slopes: Any, constant: Any, rows: np.ndarray) -> np.ndarray:
         return np.moveaxis(np.asarray(slopes) @ rows.T, -1, 0) + np.asarray(constant)
@@ -138,9 +151,9 @@ def test_every_draw_in_column_units_has_the_same_predictor(case):
     before = predictor(draws["coefficients"], draws.get("intercept", 0.0), scaled)
     constant = turned.get("intercept", 0.0)
     after = predictor(turned["coefficients"], constant, x)
-    centre, unit = response or (0.0, 1.0)
+    centre, unit = response
     np.testing.assert_allclose(after, centre + unit * before, rtol=1e-10, atol=1e-10)
-    if response is not None:
+    if "log_noise_scale" in draws:
         shift = np.asarray(turned["log_noise_scale"]) - draws["log_noise_scale"]
         np.testing.assert_allclose(shift, np.log(unit))
 

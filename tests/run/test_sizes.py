@@ -68,7 +68,7 @@ def test_what_cannot_be_simulated_is_refused(formula: str, more: Any, what: str)
 def test_contrasts_are_differences_of_the_draws() -> None:
     one = made("y ~ x + arm")
     values = np.random.default_rng(3).normal(size=(2, 200, 3))
-    basis = np.array(one.metadata.scaling.basis)[1:, 1:]
+    basis = one.density.slopes_of_basis
     sampled = values @ np.linalg.inv(basis).T
     posterior = xarray.Dataset(
         {

@@ -119,9 +119,9 @@ def test_a_damaged_checkpoint_costs_the_rounds_since_the_one_before(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         np.testing.assert_array_equal(resumed(copy), whole)
-    said = [str(warning.message) for warning in caught if "going on" in str(warning.message)]
+    said = [str(warning.message) for warning in caught if "continuing" in str(warning.message)]
     if damage != "absent":
-        assert said == [f"{latest.name} is damaged: going on from round {before}"]
+        assert said == [f"{latest.name} is damaged: continuing from round {before}"]
     record = consortia.open_run(copy).attrs
     assert json.loads(record["resumed_at"]) == [before]
     assert last - before <= 4  # one chunk
@@ -131,7 +131,7 @@ def test_both_damaged_is_refused_and_what_was_drawn_is_left(copy: Path) -> None:
     drawn = consortia.open_run(copy)["posterior"]["theta"].values
     for name in checkpoint.NAMES:
         (copy / name).write_bytes(b"nothing")
-    with pytest.raises(StoreError, match=r"cannot be gone on with.*Nothing was changed"):
+    with pytest.raises(StoreError, match=r"cannot be continued.*Nothing was changed"):
         resumed(copy)
     import xarray
 

@@ -38,7 +38,7 @@ def test_an_exported_run_is_read_back_with_its_groups_and_attributes(tmp_path: P
         assert found.attrs["seed"] == 0
     again = CliRunner().invoke(app, ["export", str(tmp_path / "run"), str(tmp_path / "a.nc")])
     assert again.exit_code == 3
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -381,7 +381,7 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("test_share = 0.2", "test_share = 1.0", "data.test_share = 1.0"),
         ("concentration = 1.0", "", "partition.concentration is missing"),
         ('kind = "dirichlet"', "", "partition.kind is missing"),
-        ('"fa_hmc"', '"surrogate_hmc"', "surrogate_hmc is gone: take few_rounds"),
+        ('"fa_hmc"', '"surrogate_hmc"', "surrogate_hmc was removed: use few_rounds"),
         ("step_size = 0.05", "step_size = -1", "[algorithm] step_size is -1"),
         (
             '"fa_hmc"\nstep_size = 0.05\nleapfrog_steps = 2\nlocal_steps = 3',
@@ -477,9 +477,10 @@ def test_standardise_takes_columns_and_leaves_the_others_as_they_were_read(tmp_p
     x = built.sites.pooled()["x"]
     np.testing.assert_array_equal(x[:, 0], raw[:, 0])
     np.testing.assert_allclose([x[:, 1].mean(), x[:, 1].std()], [0, 1], atol=1e-12)
-    scaling = built.metadata.scaling
-    assert scaling.means[0] == 0
-    np.testing.assert_allclose(scaling.sds, [1, raw[:, 1].std()])
+    sampled = {"coefficients": np.ones(2)}
+    natural = built.model.natural(sampled)
+    np.testing.assert_allclose(natural["coefficients"], [1, 1 / raw[:, 1].std()])
+    np.testing.assert_allclose(natural["intercept"], -raw[:, 1].mean() / raw[:, 1].std())
     with pytest.raises(InputError, match="did you mean 'dose'"):
         load(tmp_path, FILES.replace('"outcome"', '"outcome"\nstandardise = ["does"]')).build()
 

@@ -252,7 +252,7 @@ def test_copies_of_a_site_s_file_are_read_as_it_is(folder: Path) -> None:
         copies = dict.fromkeys(("north", "south"), files[site])
         of_copies = study.of_copies(site)
         assert terms_of(of_copies) == terms_of(study)  # a policy permits both or none
-        built = of_copies.build(own=dict(enumerate(copies.values())))
+        built = of_copies.build(files=dict(enumerate(copies.values())))
         np.testing.assert_array_equal(built.rows.sizes[0], built.rows.sizes[1])
 
 

@@ -105,6 +105,14 @@ def test_integers_that_are_called_patients_are_still_asked_about() -> None:
     assert proposed(few).formula == "y ~ x + case_no + site"
 
 
+@pytest.mark.parametrize("name", ["Number", "number", "nr"])
+def test_a_number_of_which_rows_share_values_is_a_count(name: str) -> None:
+    vertebrae = tables(3, 27, **{name: lambda place, row: 2 + (row * row + place) % 9})
+    assert proposed(vertebrae).formula == f"y ~ x + {name} + site"
+    patients = tables(3, 60, **{name: lambda place, row: 7 * (3 * row + place)})
+    assert dict(proposed(patients).left_out)[name] == "it identifies rows"
+
+
 @pytest.mark.parametrize("name", ["class", "school", "birth.hospital"])
 def test_numbers_of_classes_and_hospitals_are_asked_about_and_few_codes_are_used(name: str) -> None:
     given = tables(3, 120, **{name: lambda place, row: 180 + 1000 * place + 10 * (row // 6)})

@@ -90,6 +90,23 @@ def test_equal_fits_stay_equal_and_the_same_secret_gives_the_same_numbers() -> N
         assert (values != other[name]).any()
 
 
+def test_of_fits_that_end_in_one_mode_the_numbers_of_the_first_leave_once() -> None:
+    answer, _ = fits()
+    near, _ = fits()
+    for name, values in near.items():
+        values[2] = values[0] * (1 + 1e-5)  # where the search stopped, seen from another start
+        assert (values[2] != answer[name][0]).any()
+    made = rounded_fits(near, 280, np.random.default_rng(1), 1.0)
+    for name in near:
+        np.testing.assert_array_equal(made.arrays[name][2], made.arrays[name][0])
+        assert (made.arrays[name][1] != made.arrays[name][0]).any()
+        assert np.isinf(made.errors[name][2]).all()
+        assert np.isfinite(made.errors[name][:2]).all()
+    away = {name: values * np.array([[1], [1], [1.2]]) for name, values in answer.items()}
+    apart = rounded_fits(away, 280, np.random.default_rng(1), 1.0)
+    assert all(np.isfinite(errors).all() for errors in apart.errors.values())
+
+
 def test_coarser_units_are_as_much_larger() -> None:
     answer, _ = fits()
     plain, coarse = (rounded_fits(answer, 10_000, np.random.default_rng(1), f) for f in (1.0, 4.0))

@@ -252,11 +252,11 @@ def test_settings_of_many_parameters_are_near_the_best_in_all_directions() -> No
     choice = tuning.choose_step(problem, consortia.fa_hmc(), TARGET, rounds=10**6, chains=4)
     assert TARGET.met(choice.tried[0].law, problem.near)
 
-    def fits(there: Problem, law: Any) -> bool:
-        return law.stable and TARGET.met(law, there.near)
+    def taken(there: Problem, law: Any) -> float:
+        return TARGET.taken(law, there.near) if law.stable else np.inf
 
     whole = settings.compared(
-        problem, consortia.fa_hmc(), fits, TARGET.price, lambda top: tuning.first_step(top, 4)
+        problem, consortia.fa_hmc(), taken, TARGET.price, lambda top: tuning.first_step(top, 4)
     )
     assert cost_of(problem, choice.method) <= 1.2 * whole[0].cost
 
@@ -272,7 +272,8 @@ def test_settings_without_a_law_in_all_directions_give_way_to_those_that_have_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The correction's matrix has three variables an agent: too many here, and not of the few."""
-    monkeypatch.setattr(bias, "LARGEST_SYSTEM", 160)
+    for name, most in (("LARGEST_SYSTEM", 160), ("COMPARED_SYSTEM", 160), ("MOST_COUPLED", 1)):
+        monkeypatch.setattr(bias, name, most)
     problem, method = problem_of("alike", d=20), consortia.de_sghmc()
     choice = tuning.choose_step(problem, method, TARGET, rounds=10**6, chains=4)
     assert all(dict(made.settings)["correction"] is False for made in choice.tried)
@@ -337,7 +338,8 @@ def test_a_step_that_is_given_and_has_no_law_is_refused_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the friction open alone, not as a step that misses the target."""
-    monkeypatch.setattr(bias, "LARGEST_SYSTEM", 1)
+    for name in ("LARGEST_SYSTEM", "COMPARED_SYSTEM", "MOST_COUPLED"):
+        monkeypatch.setattr(bias, name, 1)
     problem, method = problem_of("alike"), consortia.de_sghmc(step_size=0.01)
     assert settings.open_settings(method)
     with pytest.raises(InputError, match="too many for the matrix"):

@@ -96,7 +96,7 @@ class FAHMC(SelfSetting):
         temperature: momentum variance is multiplied by it; the target is exp(−U/temperature).
         keep_gradients: with ``debias`` and ``batch_size``, of `fa_ld`: within a round a site keeps
             the gradient of each row at its last visit, at first at the round's start, and uses
-            these in the place of those at the anchor (SAGA). It takes d numbers a row and chain.
+            these instead of those at the anchor (SAGA). It takes d numbers a row and chain.
         availability: probability of each site to answer in a round, where some may be absent. The
             average is then over those that answer with weights by which each site's part in it is
             w_c on average, and the mean's bias is that with all sites. None: in proportion to w_c.
@@ -182,14 +182,14 @@ class FAHMC(SelfSetting):
             raise InputError(
                 f"average_every={self.average_every} counts leapfrog steps between averages: give "
                 f"leapfrog_steps and local_steps=1, not {self.local_steps}, and debias=False."
-            )
+            ).at("average_every")
 
         kept = self.debias and self.batch_size and self.leapfrog_steps == 1
         if self.keep_gradients and (not kept or self.gradient_noise):
             raise InputError(
                 "keep_gradients is for fa_ld with debias=True and batch_size, without "
                 "gradient_noise: give these, or leave it out."
-            )
+            ).at("keep_gradients")
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -385,7 +385,12 @@ def _shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
     step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
     if method.momentum_correlation == 0:
         return Shared(step_size, ())
-    return Shared(step_size, rng.normal("momentum", (method.lengths[1], target.dimension)))
+    return Shared(step_size, _common(method, rng, (method.lengths[1], target.dimension)))
+
+
+def _common(method: FAHMC, rng: RandomStreams, shape: tuple[int, int]) -> Float[Array, "T d"]:
+    """Return √ρ ξ: a product made here is rounded equally wherever the sites are computed."""
+    return math.sqrt(method.momentum_correlation) * rng.normal("momentum", shape)
 
 
 def _noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
@@ -438,7 +443,7 @@ def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
     # In turns of K windows, so that no product overflows.
     start = rng.iteration % steps * every % steps
     shape = _begun(method), target.dimension
-    drawn = rng.normal("momentum", shape) if method.momentum_correlation > 0 else ()
+    drawn = _common(method, rng, shape) if method.momentum_correlation > 0 else ()
     step_size = jnp.asarray(method.step_size(rng.iteration), target.dtype)
     return Shared(step_size, drawn, start)
 
@@ -477,24 +482,27 @@ def _window(
     begun = begins.astype(jnp.int32)
     velocity = jnp.where(begins, new[0], inbox.velocity) - eta / 2 * force(first, inbox.position)
 
-    def step(carry: tuple[Array, Array, Array], drawn: tuple[Array, PyTree]) -> tuple[Any, None]:
+    def step(at: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         theta, v, count = carry
-        at, rows = drawn
         theta = theta + eta * v
-        kick = force(rows, theta)
+        kick = force(jax.tree.map(lambda leaf: leaf[at - 1], inner), theta)
         begins = (shared.start + at) % steps == 0
         fresh = new[jnp.minimum(count, len(new) - 1)] - eta / 2 * kick
         v = jnp.where(begins, fresh, v - eta * kick)
-        return (theta, v, count + begins.astype(jnp.int32)), None
+        return theta, v, count + begins.astype(jnp.int32)
 
+    def end(_: Array, at: Moving) -> Moving:
+        theta = at.position + eta * at.velocity
+        return Moving(theta, at.velocity - eta / 2 * force(last, theta))
+
+    # 1, as the compiler cannot know: a loop of one step would be dissolved, and be rounded
+    # otherwise in a program for fewer sites.
+    once = jax.lax.optimization_barrier(jnp.int32(1))
     carry = inbox.position, velocity, begun
     if every > 1:
         inner = oracle.prepare(noise.inner, site)
-        carry, _ = jax.lax.scan(
-            step, carry, (jnp.arange(1, every, dtype=jnp.int32), inner), length=every - 1
-        )
-    theta = carry[0] + eta * carry[1]
-    return state, Moving(theta, carry[1] - eta / 2 * force(last, theta)), {}
+        carry = jax.lax.fori_loop(1, once + every - 1, step, carry)
+    return state, jax.lax.fori_loop(0, once, end, Moving(*carry[:2])), {}
 
 
 # --- a round at a site ---------------------------------------------------------------------------
@@ -618,7 +626,7 @@ def _velocities(
         momentum = noise.momentum / jnp.sqrt(weight)
     else:
         private = math.sqrt(1 - correlation) * noise.momentum / jnp.sqrt(weight)
-        momentum = math.sqrt(correlation) * shared.momentum + private
+        momentum = shared.momentum + private
     return method.mass_matrix.velocity(math.sqrt(method.temperature) * momentum)
 
 

@@ -29,7 +29,7 @@ from consortia.core.contract import (
     SurrogateBased,
 )
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jnp
 
 Flat = Float[Array, " d"]
@@ -118,7 +118,7 @@ def _read(scales: Any) -> tuple[float, ...] | None:
         return None
     values = np.asarray(scales, np.float64)
     if values.ndim != 1 or not (np.isfinite(values).all() and (values > 0).all()):
-        raise InputError("scales: give one positive number for each parameter.")
+        raise wrong("scales", ": give one positive number for each parameter.")
     return tuple(values.tolist())
 
 
@@ -138,7 +138,7 @@ def _scaled(kind: Any) -> Any:
         if self.scales is not None and len(self.scales) != dimension:
             raise InputError(
                 f"scales: {len(self.scales)} numbers for {dimension} parameters: give one each."
-            )
+            ).at("scales")
 
     def explain_end(self: Any, target: Any, site: Site, name: str, position: Flat) -> str:
         scaled = ScaledTarget(target, self.scales)

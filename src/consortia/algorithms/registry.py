@@ -118,9 +118,9 @@ SETTINGS: dict[str, Setting] = {
     "svrg_ld": Setting(
         "fa_ld",
         {"debias": True, "batch_size": 4},
-        "SVRG-LD (Dubey et al. 2016) at every site: a minibatch's gradient less its gradient at an "
-        "anchor, with the same rows, and one full gradient there a round. local_steps is the "
-        "epoch, the anchor the average of the round before. What sites differ by goes with it.",
+        "SVRG-LD (Dubey et al. 2016) at every site: a minibatch's gradient less its gradient at "
+        "an anchor, with the same rows, and one full gradient there a round. local_steps is the "
+        "epoch, the anchor the average of the round before. Unequal sites then add no bias.",
     ),
     "saga_ld": Setting(
         "fa_ld",
@@ -163,8 +163,8 @@ SETTINGS: dict[str, Setting] = {
 SETTINGS["dsgd"] = SETTINGS["d_sg"]
 
 GONE = {
-    "surrogate_hmc": "surrogate_hmc is gone: take few_rounds, which needs fewer messages and has "
-    "the same law",
+    "surrogate_hmc": "surrogate_hmc was removed: use few_rounds, which needs fewer messages and "
+    "has the same law",
 }
 """Advice on methods that are no longer here, by their names."""
 

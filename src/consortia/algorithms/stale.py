@@ -65,7 +65,7 @@ from consortia.dynamics.stochastic_steps import (
     State,
     Thermostat,
 )
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.latency import lognormal
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
@@ -110,7 +110,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
         arguments.one_of("weighting", self.weighting, ("time", "equal"))
         if self.latency is not None and not hasattr(self.latency, "durations"):
-            raise InputError(f"latency is {self.latency!r}: give a model of consortia.latency.")
+            raise wrong("latency", f" is {self.latency!r}: give a model of consortia.latency.")
         workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
         if workers is None:
             if late is None:
@@ -120,7 +120,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
             raise InputError(
                 f"workers={workers} and staleness={late}: W workers have the staleness W - 1; give "
                 "one of them."
-            )
+            ).at("workers")
         servers = arguments.whole("servers", self.servers, 1)
         steps = _each_server(self.step_size, servers)
         if self.weighting == "equal" and len(steps) > 1 and not _constant(steps):
@@ -128,7 +128,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
                 "weighting='equal' needs step sizes that are constant at each server: within a "
                 "server draws are weighted by the step, and its sum over the run is not known "
                 "beforehand."
-            )
+            ).at("weighting")
         arguments.keep(
             self,
             step_size=steps if len(steps) > 1 else steps[0],
@@ -322,8 +322,8 @@ class StaleSGLD(StaleGradients):
             they take turns, and on average when they do not.
         servers: S independent servers with W workers each.
         max_staleness: gradients with a larger τ are dropped: the server's state and count stay and
-            the worker fetches anew. A slow site then takes part less often, or not at all, in which
-            case the run is refused. None keeps every gradient.
+            the worker fetches the state again. A slow site then takes part less often, or not at
+            all, in which case the run is refused. None keeps every gradient.
         latency: durations of tasks in simulated time, or a recorded trace, see
             `consortia.latency`; log-normal when None.
         temperature: T ≥ 0, factor of the noise's variance.
@@ -378,12 +378,12 @@ class StaleSGLD(StaleGradients):
         if alpha is not None:
             alpha = arguments.number("adaptation", alpha, 0.0, 1.0)
             if alpha == 0:
-                raise InputError("adaptation is 0: give a number above 0 and up to 1, or None.")
+                raise wrong("adaptation", " is 0: give a number above 0 and up to 1, or None.")
             if any(isinstance(schedule, schedules.Unchosen) for schedule in self.step_schedules):
                 raise InputError(
                     "step_size is None, and with adaptation none is chosen: give a number; h G is "
                     "the step, with G about 1 / (the root mean square of a gradient)."
-                )
+                ).at("step_size")
         floor = arguments.positive("floor", self.floor)
         steps = arguments.whole("local_steps", self.local_steps, 1)
         constant = isinstance(self.step_size, schedules.Constant | schedules.Unchosen)
@@ -391,7 +391,7 @@ class StaleSGLD(StaleGradients):
             raise InputError(
                 f"local_steps={steps} needs one constant step_size for all servers, and no "
                 f"adaptation: got step_size={self.step_size!r} and adaptation={alpha}."
-            )
+            ).at("local_steps")
         arguments.keep(self, adaptation=alpha, floor=floor, local_steps=steps)
 
     def build(self, target: Target) -> Algorithm:
@@ -553,7 +553,7 @@ class StaleSGHMC(StaleMomentum):
                     f"subtract_noise: step_size * V is {step * variance:.4g}, more than "
                     f"2 * friction * temperature = {self.noise_strength:.4g}: the gradient's own "
                     "noise is already too much; lower step_size, or raise friction or batch_size."
-                )
+                ).at("subtract_noise")
 
     @property
     def dynamics(self) -> EulerHMC | SplittingHMC:
@@ -568,7 +568,7 @@ class StaleSGHMC(StaleMomentum):
         if isinstance(variance, tuple) and len(variance) != dimension:
             raise InputError(
                 f"subtract_noise has {len(variance)} values, the model {dimension} parameters."
-            )
+            ).at("subtract_noise")
 
 
 @dataclass(frozen=True)
@@ -823,7 +823,7 @@ def _each_server(step_size: PyTree, servers: int) -> tuple[Schedule, ...]:
         raise InputError(
             f"step_size has {len(step_size)} values for servers={servers}: give one number, or a "
             "list with one for each server (values over updates go into a NumPy array)."
-        )
+        ).at("step_size")
     each = tuple(schedules.as_schedule(value) for value in step_size)
     return each[:1] if len(set(each)) == 1 else each
 
@@ -851,9 +851,9 @@ def _noise_variance(given: PyTree) -> float | tuple[float, ...]:
         raise InputError(
             "subtract_noise is True: give V, the variance of the gradient's noise per coordinate, "
             "a number or an array; consortia.gradient_noise_variance estimates it at a point."
-        )
+        ).at("subtract_noise")
     wanted = "one variance, or one for each parameter, finite and not negative"
     values = arguments.array("subtract_noise", given, wanted)
     if values.ndim > 1 or not values.size or values.min() < 0:
-        raise InputError(f"subtract_noise is {given!r}: give {wanted}.")
+        raise wrong("subtract_noise", f" is {given!r}: give {wanted}.")
     return float(values) if values.ndim == 0 else tuple(values.tolist())

@@ -41,7 +41,7 @@ from consortia.core.contract import (
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 from consortia.surrogates.fitting import COVARIANCES
@@ -134,7 +134,7 @@ class DSGLD(SelfSetting):
                 raise InputError(
                     f"step_factors has shape {values.shape}: give one positive number for each of "
                     f"{steps} updates of a visit, and record='visits'."
-                )
+                ).at("step_factors")
         arguments.keep(
             self,
             step_size=schedules.as_schedule(self.step_size),
@@ -302,7 +302,7 @@ class FSGLD(DSGLD, SurrogateBased):
             return f"{self.name} (FSGLD, surrogates given)"
         if recipe.kind == "sgld_moments" and self.strength == 1:
             return f"{self.name} (FSGLD as published)"
-        return f"{self.name} (FSGLD, {recipe.kind} surrogates in the place of the published ones)"
+        return f"{self.name} (FSGLD, {recipe.kind} surrogates instead of the published ones)"
 
     @property
     def fits_surrogates(self) -> bool:
@@ -321,20 +321,20 @@ class FSGLD(DSGLD, SurrogateBased):
         if isinstance(self.surrogate, tuple):
             if len(self.surrogate) != sites:
                 raise InputError(
-                    f"surrogate has {len(self.surrogate)} Gaussians for {sites} sites: one each."
-                )
+                    f"surrogate has {len(self.surrogate)} Gaussians for {sites} sites: one each"
+                ).at("surrogate")
             if self.dimension != dimension:
                 raise InputError(
                     f"surrogate: the Gaussian of site {names[0]!r} is for {self.dimension} "
                     f"parameters, the model has {dimension}."
-                )
+                ).at("surrogate")
         elif self.corrects and self.covariance == "full":
             entries = sites * dimension**2
             if entries > MOST_COVARIANCE_ENTRIES:
                 raise InputError(
                     f"covariance='full' of {dimension} parameters at {sites} sites takes "
                     f"{entries:.2g} numbers: use covariance='diagonal'."
-                )
+                ).at("covariance")
 
     def check_fitted(self, fitted: PyTree, names: tuple[str, ...]) -> tuple[str, ...]:
         """Refuse surrogates with which the chain diverges; warn of those that come near."""
@@ -353,7 +353,7 @@ class FSGLD(DSGLD, SurrogateBased):
         if reason is None:
             return warnings
         if self.examination == "refuse":
-            raise InputError(f"surrogate {kind}: {reason}")
+            raise wrong("surrogate", f" {kind}: {reason}")
         return (f"surrogate {kind}: {reason}", *warnings)
 
     def explain_end(self, target: Target, site: Site, name: str, position: Array) -> str:

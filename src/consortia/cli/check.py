@@ -272,7 +272,8 @@ def _show(
         heading, remark = "Typical cost", " (the run stops when it has enough draws)"
     console.print(f"[bold]{heading}[/]{remark}", grid_of(cost_lines(costs)))
     if prediction is not None:
-        natural = built.model.natural is not None  # what is predicted has other names than those
+        # what is predicted has other names than natural quantities, but for those of ready models
+        natural = built.model.natural is not None and study.model.kind is None
         names = () if natural else [_labelled(name, built.labels) for name in prediction.names]
         lines = prediction.lines(names)
         console.print("", "[bold]Bias of the method[/]", *map(escape, lines), sep="\n")

@@ -57,7 +57,7 @@ Levels = Annotated[
 ]
 Weights = Annotated[
     str | None,
-    typer.Option(metavar="COLUMN", help="Column: the number of persons that a row stands for."),
+    typer.Option(metavar="COLUMN", help="Column with the number of persons that a row represents."),
 ]
 Persons = Annotated[
     str | None,
@@ -106,8 +106,8 @@ Dictionary = Annotated[
     Path | None,
     typer.Option(
         metavar="COLUMNS.csv",
-        help="In the place of tables: column, low and high of numbers, levels of words. The study "
-        "is registered: no site is queried for means or levels.",
+        help="Instead of tables: column, low and high of numbers, levels of words. The study is "
+        "registered: no site is queried for means or levels.",
     ),
 ]
 SiteNames = Annotated[
@@ -259,7 +259,7 @@ def _write_registered(
 
     # notes on columns are of rows, and those here are made up
     used = tuple(replace(column, note="") for column in proposal.used)
-    why = f"Family {proposal.family}, by the data dictionary. No row was read for this study."
+    why = f"Family {proposal.family}, from the data dictionary. No row was read for this study."
     proposal = replace(proposal, why=why, used=used)
     files = [f"{site}.csv" for site in proposal.sites]
     content = proposal.toml(files, title or f"{_words(proposal)}, {len(files)} sites")
@@ -496,7 +496,7 @@ def _show(proposal: Proposal, output: Path, readings: Sequence[str]) -> None:
     steps = [f"\nwritten: {name}. Next:", f"  consortia check {name}", f"  consortia run {name}"]
     if len(proposal.sites) > 1:
         steps.append(
-            f"Before it goes to other institutions, who then tell no means and levels:\n"
-            f"  consortia register {name}"
+            "Before it goes to other institutions, so that they send no means or levels:\n  "
+            f"consortia register {name}"
         )
     console.print(*steps, sep="\n", soft_wrap=True)

@@ -22,8 +22,8 @@ LOOK_SECONDS = 2.0
 DECLINED = 1
 
 UNREGISTERED = (
-    "note: the study is not registered: each site tells means, spreads and levels of its columns, "
-    "in a letter of its own. To state them before: consortia register"
+    "note: the study is not registered: each site sends means, spreads and levels of its columns, "
+    "in a separate letter. To state them beforehand: consortia register"
 )
 
 letter = typer.Typer(
@@ -102,31 +102,31 @@ def next_(
             time.sleep(LOOK_SECONDS)
 
 
-def _show(found: Progress, folder: Path, shared: Path, as_json: bool) -> None:
+def _show(progress: Progress, folder: Path, shared: Path, as_json: bool) -> None:
     if as_json:
         plain = {
-            "accepted": found.accepted,
-            "refused": {str(path): text for path, text in found.refused.items()},
-            "aside": found.aside,
-            "awaited": found.awaited,
-            "result": None if found.result is None else str(found.result),
+            "accepted": progress.accepted,
+            "refused": {str(path): text for path, text in progress.refused.items()},
+            "aside": progress.aside,
+            "awaited": progress.awaited,
+            "result": None if progress.result is None else str(progress.result),
         }
         typer.echo(json.dumps(plain))
         return
-    for site, number in found.accepted:
+    for site, number in progress.accepted:
         typer.echo(f"answer {number} of {site} was accepted")
-    for path, reason in found.refused.items():
+    for path, reason in progress.refused.items():
         typer.echo(f"warning: {path} is not accepted: {reason}.", err=True)
-    for site, (number, reason) in found.aside.items():
+    for site, (number, reason) in progress.aside.items():
         text = f"answer {number} of {site} was set aside: {reason}. {site} may answer it again"
         typer.echo(f"warning: {text}.", err=True)
-    if found.result is not None:
-        summary = found.result / "summary.txt"
+    if progress.result is not None:
+        summary = progress.result / "summary.txt"
         if summary.exists():
             typer.echo(summary.read_text(encoding="utf-8"))
-        typer.echo(f"The result is in {found.result}.")
+        typer.echo(f"The result is in {progress.result}.")
         return
-    for site, number in found.awaited.items():
+    for site, number in progress.awaited.items():
         typer.echo(f"{site}: letter {number} is in {shared}; waiting for the answer")
     typer.echo(f"Once an answer has arrived: consortia letter next {folder}")
 
@@ -220,24 +220,24 @@ def _show_request(shown: Shown, data: Path | None) -> None:
         typer.echo(line)
 
 
-def _show_answered(found: Answered, as_json: bool) -> None:
+def _show_answered(reply: Answered, as_json: bool) -> None:
     from consortia.core.printable import printable
 
-    error = None if found.error is None else str(found.error)
+    error = None if reply.error is None else str(reply.error)
     if as_json:
-        plain = {"answer": str(found.path), "site": found.site, "number": found.number}
-        plain |= {"bytes": found.bytes, "left": list(found.left), "refused": error}
+        plain = {"answer": str(reply.path), "site": reply.site, "number": reply.number}
+        plain |= {"bytes": reply.bytes, "left": list(reply.left), "refused": error}
         typer.echo(json.dumps(plain))
         return
-    for text in found.left:
+    for text in reply.left:
         typer.echo(f"sent with it: {text}")
     if error is not None:
         typer.echo(f"error: {printable(error, lines=True)}", err=True)
         typer.echo(
-            f"This site has refused letter {found.number}, and {found.path} says so without the "
+            f"This site has refused letter {reply.number}, and {reply.path} says so without the "
             "reason. Fix the cause and answer the letter again, or send the file to inform the "
             "coordinator.",
             err=True,
         )
         return
-    typer.echo(f"answer {found.number} of {found.site}: {found.path} ({found.bytes:,} bytes)")
+    typer.echo(f"answer {reply.number} of {reply.site}: {reply.path} ({reply.bytes:,} bytes)")

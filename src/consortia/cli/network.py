@@ -138,7 +138,7 @@ def loopback(
             raise DeploymentError(f"the run ended as {status}; the logs are in {root}.")
 
 
-def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
+def prepared_sites(app: Path, data: Path, folder: Path, rows: int) -> list[Node]:
     """Make a folder for each site of an app's study, with a policy that permits nothing else."""
     from consortia.engines.messages.identities import made_keys
     from consortia.errors import InputError
@@ -162,9 +162,9 @@ def prepared_sites(app: Path, data: Path, place: Path, rows: int) -> list[Node]:
             raise InputError(
                 f"{data / file}: no such file; it should hold the rows of the site {name!r}."
             )
-    keys = made_keys(place / KEYS, {name: place / "sites" / name for name in names})
+    keys = made_keys(folder / KEYS, {name: folder / "sites" / name for name in names})
     for name, file in zip(names, study.data.files, strict=True):
-        site = place / "sites" / name
+        site = folder / "sites" / name
         text = proposed(terms, hashed, rows, two_sites=True, keys=keys)
         (site / POLICY).write_text(text, encoding="utf-8")
         config = _node_config(site.resolve(), data / file, name)

@@ -77,7 +77,7 @@ def register(
         options = {"--run": run, "--prior-from": prior_from, "--dictionary": dictionary}
         if propensity is not None:
             if any(options.values()):
-                raise InputError(f"register: --propensity goes with none of {', '.join(options)}.")
+                raise InputError(f"register: --propensity excludes {', '.join(options)}.")
             given = _weighted(given, study, propensity)
         if given.registered is not None and any(options.values()):
             option = next(name for name, value in options.items() if value)
@@ -93,8 +93,8 @@ def register(
                 known = _of_run(given, earlier, run is None)
             else:
                 known = _of_files(given)
-            found = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
-            made = f"{study.read_text(encoding='utf-8').rstrip()}\n\n{found.toml()}"
+            asked = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
+            made = f"{study.read_text(encoding='utf-8').rstrip()}\n\n{asked.toml()}"
             study_of(tomllib.loads(made), study)  # refuses it before anything is written
             replace_file(study, [made.encode()])
             given = load_study(study)

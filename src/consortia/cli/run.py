@@ -101,12 +101,12 @@ def run(
         path = None if output is None else RunStore(output).path
         changes = {"seed": seed, "chains": chains, "rounds": rounds}
         options = {**changes, "reference": reference, "verify": verify, "loo": loo}
-        more = {"own": path, "context": context.obj, "anyway": anyway, "quiet": quiet}
+        more = {"kept_in": path, "context": context.obj, "anyway": anyway, "quiet": quiet}
         text = None
         if given.awaits_weights:
             aside = None if path is None else RunStore(path.with_name(f"{path.name}{FIRST}")).path
             first = options | {"verify": False, "loo": False}
-            ended, directory = _sampled(given, study, over, first, **{**more, "own": aside})
+            ended, directory = _sampled(given, study, over, first, **{**more, "kept_in": aside})
             if not ended:
                 raise typer.Exit(INTERRUPTED)
             made = over.allgather(
@@ -128,7 +128,7 @@ def _sampled(
     over: Any,
     options: dict[str, Any],
     *,
-    own: Path | None,
+    kept_in: Path | None,
     context: Any,
     anyway: bool,
     quiet: bool,
@@ -141,7 +141,7 @@ def _sampled(
         source: its file.
         over: the engine.
         options: of the command, which a resumed run takes again.
-        own: directory of the run; by default one of the study's name.
+        kept_in: directory of the run; by default one of the study's name.
         context: of the command line, for a process aside.
         anyway: run settings that are predicted to diverge, too.
         quiet: print errors only.
@@ -151,7 +151,7 @@ def _sampled(
     verify = options["verify"] or bool(given.run.verify)
     loo = options["loo"] or given.left_out is not None
     built = given.build(over)
-    directory = _directory(given.name, own, over)
+    directory = _directory(given.name, kept_in, over)
 
     def request() -> None:
         keep_request(directory, source, {**options, "verify": verify, "loo": loo}, text)
@@ -176,10 +176,10 @@ def _sampled(
     return ended, directory
 
 
-def _directory(name: str, own: Path | None, engine: Any) -> Path:
+def _directory(name: str, kept_in: Path | None, engine: Any) -> Path:
     """Return the directory of the run, the same in all processes; the root makes one of its own."""
-    if own is not None:
-        return own
+    if kept_in is not None:
+        return kept_in
     made = engine.allgather(lambda: str(_free_directory(name)) if engine.root else "")
     return Path(next(path for path in made if path))
 

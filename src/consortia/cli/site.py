@@ -388,10 +388,10 @@ def _show(
 # --- what has left -------------------------------------------------------------------------------
 
 
-def _totals(found: Verification, run: str | None) -> list[tuple[str, str, int, int]]:
+def _totals(verified: Verification, run: str | None) -> list[tuple[str, str, int, int]]:
     """Return (run, kind, messages, bytes) of what has left."""
     totals: dict[tuple[str, str], tuple[int, int]] = {}
-    for entry in found.entries:
+    for entry in verified.entries:
         if entry.left and run in (None, entry.run):
             key = (entry.run, entry.kind or entry.event)
             count, size = totals.get(key, (0, 0))
@@ -399,20 +399,22 @@ def _totals(found: Verification, run: str | None) -> list[tuple[str, str, int, i
     return [(*key, *value) for key, value in totals.items()]
 
 
-def _plain_ledger(found: Verification, totals: list[tuple[str, str, int, int]]) -> dict[str, Any]:
+def _plain_ledger(
+    verified: Verification, totals: list[tuple[str, str, int, int]]
+) -> dict[str, Any]:
     names = ("run", "kind", "messages", "bytes")
     return {
-        "lines": len(found.entries),
-        "head": found.head,
-        "problem": found.problem,
-        "line": found.line,
-        "notes": list(found.notes),
+        "lines": len(verified.entries),
+        "head": verified.head,
+        "problem": verified.problem,
+        "line": verified.line,
+        "notes": list(verified.notes),
         "totals": [dict(zip(names, row, strict=True)) for row in totals],
     }
 
 
 def _show_ledger(
-    found: Verification, totals: list[tuple[str, str, int, int]], run: str | None, lines: int
+    verified: Verification, totals: list[tuple[str, str, int, int]], run: str | None, lines: int
 ) -> None:
     from rich.markup import escape
     from rich.table import Table
@@ -420,7 +422,7 @@ def _show_ledger(
     from consortia.report.terminal import console_of
 
     console = console_of()
-    shown = [entry for entry in found.entries if run in (None, entry.run)]
+    shown = [entry for entry in verified.entries if run in (None, entry.run)]
     table = Table(
         "line", "time (UTC)", "run", "event", "kind", "round", "bytes", "SHA-256", box=None
     )

@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from consortia.errors import InputError, KeywordError, located
+from consortia.errors import InputError, KeywordError, located, wrong
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,12 +33,12 @@ NAMES_LISTED_MAX = 16
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return an integer in [least, most]; ``most`` is the largest int32 when None."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise InputError(f"{name} is {value!r}: it must be an integer.").at(argument=name)
+        raise wrong(name, f" is {value!r}: it must be an integer.")
     if value < least:
-        raise InputError(f"{name} is {value}: it must be at least {least}.").at(argument=name)
+        raise wrong(name, f" is {value}: it must be at least {least}.")
     most = INT32_MAX if most is None else most
     if value > most:
-        raise InputError(f"{name} is {value}: it must be at most {most}.").at(argument=name)
+        raise wrong(name, f" is {value}: it must be at most {most}.")
     return int(value)
 
 
@@ -54,12 +54,12 @@ def number(name: str, value: Any, least: float = -math.inf, most: float = math.i
     except ValueError:  # rows of unlike length
         array = np.asarray(None)
     if array.ndim or array.dtype.kind not in "iuf":
-        raise InputError(f"{name} is {value!r}: it must be a number.").at(argument=name)
+        raise wrong(name, f" is {value!r}: it must be a number.")
     result = float(array)
     if not math.isfinite(result) or not least <= result <= most:
         limit = f"in [{least:g}, {most:g}]" if math.isfinite(most) else f"at least {least:g}"
         finite = "finite" if math.isinf(least) and math.isinf(most) else f"finite and {limit}"
-        raise InputError(f"{name} is {result}: it must be {finite}.").at(argument=name)
+        raise wrong(name, f" is {result}: it must be {finite}.")
     return result
 
 
@@ -73,7 +73,7 @@ def positive(name: str, value: Any, below: float = math.inf) -> float:
     result = number(name, value)
     if not 0 < result < below:
         limit = "positive" if math.isinf(below) else f"strictly between 0 and {below:g}"
-        raise InputError(f"{name} is {result}: it must be {limit}.").at(argument=name)
+        raise wrong(name, f" is {result}: it must be {limit}.")
     return result
 
 
@@ -82,16 +82,16 @@ def array(name: str, value: Any, wanted: str) -> np.ndarray:
     try:
         values = np.array(value, np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be {wanted}, not {value!r}.").at(argument=name) from None
+        raise wrong(name, f" must be {wanted}, not {value!r}.") from None
     if not np.isfinite(values).all():
-        raise InputError(f"{name} holds a value that is not finite.").at(argument=name)
+        raise wrong(name, " holds a value that is not finite.")
     return values
 
 
 def flag(name: str, value: Any) -> bool:
     """Return a bool; strings and numbers are refused."""
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{name} is {value!r}: it must be True or False.").at(argument=name)
+        raise wrong(name, f" is {value!r}: it must be True or False.")
     return bool(value)
 
 
@@ -101,7 +101,7 @@ def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
         value = value.item()
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         known = ", ".join(repr(choice) for choice in choices[:-1])
-        raise InputError(f"{name} is {value!r}: use {known} or {choices[-1]!r}.").at(argument=name)
+        raise wrong(name, f" is {value!r}: use {known} or {choices[-1]!r}.")
     return value
 
 
@@ -124,19 +124,17 @@ def site_weights(weights: Any, name: str = "weights") -> tuple[float, ...] | Non
         return None
     values = array(name, weights, "one number a site")
     if values.ndim != 1 or values.size == 0:
-        raise InputError(f"{name} has shape {values.shape}: give one number a site.").at(
-            argument=name
-        )
+        raise wrong(name, f" has shape {values.shape}: give one number a site.")
     for site, value in enumerate(values):
         if value <= 0:
             raise InputError(
                 f"{name}: that of site {site} is {value}, it must be positive, or the site has no "
                 "part in the posterior."
-            ).at(argument=name)
+            ).at(name)
     if abs(values.sum() - 1) > 1e-6:
         raise InputError(
             f"{name} sum to {values.sum():.8g}, they must sum to 1: divide them by their sum."
-        ).at(argument=name)
+        ).at(name)
     return tuple((values / values.sum()).tolist())
 
 
@@ -145,9 +143,7 @@ def weights_fit(
 ) -> None:
     """Check that there is one weight for each site."""
     if weights is not None and len(weights) != len(names):
-        raise InputError(
-            f"{name} has {len(weights)} values for {len(names)} sites: give one each."
-        ).at(argument=name)
+        raise wrong(name, f" has {len(weights)} values for {len(names)} sites: give one each.")
 
 
 def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
@@ -157,7 +153,7 @@ def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) 
         raise InputError(
             f"batch_size={batch_size} without replacement, but {names[smallest]!r} has only "
             f"{sizes[smallest]} rows: lower batch_size, or draw with replace=True."
-        ).at(argument="batch_size")
+        ).at("batch_size")
 
 
 def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
@@ -166,8 +162,8 @@ def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
             f"batch_size={batch_size}, but {names[smallest]!r} has only {sizes[smallest]} rows: "
-            "lower batch_size, or take all rows of the visited site with batch_size=None."
-        ).at(argument="batch_size")
+            "lower batch_size, or use all rows of the visited site with batch_size=None."
+        ).at("batch_size")
 
 
 def plain_parameters(method: Any) -> dict[str, Any]:
@@ -204,7 +200,7 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
     names = list(allowed)
     close = nearest(name, names)
     hint = "." if close is None else f"; did you mean {close!r}?"
-    more = ", ..." if len(names) > NAMES_LISTED_MAX else ""
+    more = f" and {left} more" if (left := len(names) - NAMES_LISTED_MAX) > 0 else ""
     return f"unknown{hint} There are: {', '.join(names[:NAMES_LISTED_MAX])}{more}"
 
 
@@ -245,7 +241,7 @@ def check_keywords(called: str, given: Iterable[str], known: Iterable[str]) -> N
     names = list(known)
     for name in given:
         if name not in names:
-            raise KeywordError(f"{called}: {name} is {unknown(name, names)}.").at(argument=name)
+            raise KeywordError(f"{called}: {name} is {unknown(name, names)}.").at(name)
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from consortia.core import arguments, random
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.runtime import late
 from consortia.runtime.late import Array as Array
 from consortia.runtime.late import jax, jnp
@@ -525,9 +525,7 @@ class SelfSetting(Method):
         """
         value = getattr(self, name)
         if value is None:
-            raise InputError(
-                f"{name} is None: `consortia.sample` chooses it; here it must be given."
-            )
+            raise wrong(name, " is None: `consortia.sample` chooses it; here it must be given.")
         return value
 
 

@@ -34,7 +34,7 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
     for name, rows in held.items():
         problem = model.check(rows)
         if problem:
-            raise InputError(f"site {name!r}: {problem}")
+            raise InputError(f"site {name!r}: {problem}").at(site=name)
 
 
 def check_fits(leaf: np.ndarray, where: str) -> None:

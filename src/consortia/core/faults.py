@@ -62,6 +62,6 @@ class Faults:
     def joined(self, error: InputError | None = None) -> InputError:
         """Return the one error, a given one or a new one, at the place of the first."""
         error, first = error or InputError(str(self)), self._errors[0]
-        error.at(argument=first.argument, site=first.site, file=first.file, line=first.line)
+        error.at(first.argument, site=first.site, file=first.file, line=first.line)
         error.faults = tuple(self._errors)
         return error

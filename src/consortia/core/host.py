@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -35,6 +36,8 @@ class RowValues(NamedTuple):
     rows: Mapping[str, np.ndarray]  # n of them
     moved: Mapping[str, np.ndarray]  # 2 k n: with each value up, then with each value down
     steps: Float[np.ndarray, " k"]  # by which they are moved
+    others: Mapping[str, np.ndarray] = MappingProxyType({})  # rows that are only in sums
+    sums: Float[np.ndarray, "others B"] = np.zeros((0, 0))  # their weights in sums
 
     def some(self, which: np.ndarray, first: int | None = None) -> dict[str, np.ndarray]:
         """Return the rows, or the first of them, with only these values moved, 2 (values) n."""
@@ -72,8 +75,12 @@ class SiteLikelihood(Protocol):
 
     def by_values(
         self, params: Params, values: RowValues, nodes: int | None
-    ) -> Float[np.ndarray, "K k n"]:
-        """Return the derivatives of log L by values of some of its rows."""
+    ) -> Float[np.ndarray, "K k nB"]:
+        """Return the derivatives of log L by values of some of its rows, and then by sums.
+
+        A sum is a move of one value of all other rows at once, each by its weight; it may count as
+        known, with derivatives 0.
+        """
 
     def parts(self, params: Params) -> Float[np.ndarray, "K parts"]:
         """Return parts of log L whose scores count as independent, see `Model.sandwich`."""

@@ -149,8 +149,8 @@ class Model(metaclass=Hinted):
         """
         if self.sandwich:
             raise InputError(
-                f"{what}: with weights_are='sampling', or cluster(...), draws are those of no "
-                "posterior: their spread is that of estimates over samples. Leave both out for it."
+                f"{what}: with weights_are='sampling', or cluster(...), the draws are not from a "
+                "posterior: they have the spread of estimates over samples. Leave both out."
             )
 
     @property
@@ -168,6 +168,6 @@ def no_rows(params: PyTree, batch: PyTree) -> Any:
     """Raise: the model has a log-likelihood of each site."""
     raise InputError(
         "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
-        "minibatches, surrogates of rows and scores of rows cannot use it. Take few_rounds, "
+        "minibatches, surrogates of rows and scores of rows cannot use it. Use few_rounds, "
         "federated_hmc, decentralized_hmc, or another method with batch_size=None."
     )

@@ -18,7 +18,7 @@ import numpy as np
 
 from consortia.core import trees
 from consortia.core.printable import is_printable
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime import late
 from consortia.runtime.late import PyTree, jax
 
@@ -185,7 +185,7 @@ def as_sampled(tree: Any) -> Any:
                 f"tree: these are natural quantities without the group {UNCONSTRAINED!r}, of which "
                 "this is computed. Give the whole xarray.DataTree that `sample` or `open_run` "
                 "returned, or that group."
-            )
+            ).at("tree")
         return tree
     import xarray  # heavy, and only wanted here
 
@@ -229,7 +229,7 @@ def posterior_arrays(tree: Any) -> dict[str, Any]:
                 raise InputError(
                     f"posterior: variable {str(name)!r} has the dimensions {tuple(array.dims)}; "
                     "draws need 'chain' and 'draw'. Give the result of a run."
-                )
+                ).at("posterior")
             array = array.transpose("chain", "draw", ...)
         else:
             array = np.asarray(array)
@@ -237,10 +237,10 @@ def posterior_arrays(tree: Any) -> dict[str, Any]:
             raise InputError(
                 f"posterior: variable {str(name)!r} has shape {array.shape}; draws are arrays "
                 "(chain, draw, ...). Add the missing axis, e.g. array[None] for one chain."
-            )
+            ).at("posterior")
         arrays[str(name)] = array
     if not arrays:
-        raise InputError("posterior: there are no variables. Give the result of a run.")
+        raise wrong("posterior", ": there are no variables. Give the result of a run.")
     return arrays
 
 
@@ -252,7 +252,7 @@ def posterior_group(tree: Any) -> Any:
             raise InputError(
                 f"tree is a {type(tree).__name__}: give the xarray.DataTree that `sample` or "
                 "`open_run` returned."
-            )
+            ).at("tree")
         return getattr(tree, "data_vars", tree)
     if "posterior" in children:
         return tree["posterior"].data_vars
@@ -261,7 +261,7 @@ def posterior_group(tree: Any) -> Any:
     raise InputError(
         f"tree has no group 'posterior' (its groups: {', '.join(children) or 'none'}). "
         "Give the xarray.DataTree that `sample` or `open_run` returned."
-    )
+    ).at("tree")
 
 
 def draw_weights(tree: Any) -> np.ndarray | None:
@@ -317,7 +317,7 @@ def _array_of(arrays: Mapping[str, Any], part: Variable, leading: int | None = N
         raise InputError(
             f"posterior: there is no variable {part.name!r} (there are: {', '.join(arrays)}). "
             "Give the model that was sampled."
-        )
+        ).at("posterior")
     array = np.asarray(arrays[part.name])
     rank = len(part.shape)
     other_rank = array.ndim < rank or leading not in (None, array.ndim - rank)
@@ -325,5 +325,5 @@ def _array_of(arrays: Mapping[str, Any], part: Variable, leading: int | None = N
         raise InputError(
             f"posterior: variable {part.name!r} has shape {array.shape}; the model's parameter "
             f"has shape {part.shape}. Give the model that was sampled."
-        )
+        ).at("posterior")
     return array

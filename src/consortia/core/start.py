@@ -11,7 +11,7 @@ from consortia.core import random, trees
 from consortia.core.model import Model
 from consortia.core.parameters import is_function
 from consortia.core.target import Target
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 AT_ONCE = 100_000
@@ -38,7 +38,7 @@ def starting_parameters(model: Model, init: Any, seed: int, chains: int) -> list
 def _check_leaves(argument: str, parameters: PyTree) -> None:
     leaves = trees.leaves_of(parameters)
     if not leaves:
-        raise InputError(f"{argument} has no parameters: give at least one floating array.")
+        raise wrong(argument, " has no parameters: give at least one floating array.")
     for path, _, leaf in leaves:
         where = f"{argument}{path}"
         if callable(leaf):
@@ -58,14 +58,14 @@ def is_floating(dtype: Any) -> bool:
     return np.issubdtype(dtype, np.floating) or bool(jnp.issubdtype(dtype, jnp.floating))
 
 
-def _check_start(argument: str, parameters: PyTree, own: PyTree) -> None:
+def _check_start(argument: str, parameters: PyTree, wanted_parameters: PyTree) -> None:
     _check_leaves(argument, parameters)
-    structure, wanted = trees.structure_of(parameters), trees.structure_of(own)
+    structure, wanted = trees.structure_of(parameters), trees.structure_of(wanted_parameters)
     if not trees.are_same(structure, wanted):
         raise InputError(
             f"{argument} has the structure {structure}, the model's parameters have {wanted}."
-        )
-    pairs = zip(trees.leaves_of(parameters), trees.leaves_of(own), strict=True)
+        ).at(argument)
+    pairs = zip(trees.leaves_of(parameters), trees.leaves_of(wanted_parameters), strict=True)
     for (_, _, leaf), (path, _, example) in pairs:
         where = f"{argument}{path}"
         if np.shape(leaf) != np.shape(example):

@@ -53,9 +53,9 @@ class Source(NamedTuple):
     lines: np.ndarray | None = None  # of the file, (rows,), or None: rows are then counted from 1
     unit: str = "line"  # what is counted
 
-    def row(self, place: int) -> str:
+    def row(self, index: int) -> str:
         """Describe the place of a row in words."""
-        return f"{self.name}, {self.at(place)}"
+        return f"{self.name}, {self.at(index)}"
 
     def place(self, row: int) -> dict[str, Any]:
         """Return site, file and line of a row, for `consortia.errors.ConsortiaError.at`."""
@@ -63,11 +63,11 @@ class Source(NamedTuple):
             return {"site": self.site}
         return {"site": self.site, "file": self.name, "line": int(self.lines[row])}
 
-    def at(self, place: int) -> str:
+    def at(self, index: int) -> str:
         """Describe the place of a row in its file in words."""
         if self.lines is None:
-            return f"row {place + 1}"
-        return f"{self.unit} {int(self.lines[place])}"
+            return f"row {index + 1}"
+        return f"{self.unit} {int(self.lines[index])}"
 
     def take(self, rows: np.ndarray) -> Source:
         """Return the places of some of the rows, by index or by mask."""

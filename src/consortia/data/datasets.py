@@ -145,13 +145,13 @@ AVAILABLE: Mapping[str, Info] = types.MappingProxyType(_AVAILABLE)
 
 LOADER = """
 Args:
-    download: get the files from where they are published, if they are nowhere here.
+    download: download the files from where they are published if they are not found here.
 
 Returns:
     The data set.
 
 Raises:
-    DatasetMissing: the files are nowhere; the message names the places and the address.
+    DatasetMissing: the files were not found; the message names the places and the address.
     DatasetCorrupted: a file is not the published one.
 
 """
@@ -269,14 +269,14 @@ def kmnist(*, download: bool = False, test_only: bool = True) -> Dataset:
     images, where they are available.
 
     Args:
-        download: get the files from where they are published, if they are nowhere here.
+        download: download the files from where they are published if they are not found here.
         test_only: read the test images only.
 
     Returns:
         The data set.
 
     Raises:
-        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetMissing: the files were not found; the message names the places and the address.
         DatasetCorrupted: a file is not the published one.
 
     Example:
@@ -429,14 +429,14 @@ def cifar10(*, download: bool = False) -> Dataset:
     some seconds. There is no address to download this form from.
 
     Args:
-        download: get the files from where they are published, if they are nowhere here.
+        download: download the files from where they are published if they are not found here.
 
     Returns:
         The data set.
 
     Raises:
         MissingExtraError: Pillow is not installed.
-        DatasetMissing: the files are nowhere; the message names the places and the address.
+        DatasetMissing: the files were not found; the message names the places and the address.
         DatasetCorrupted: a file is not the published one.
 
     Example:
@@ -467,9 +467,9 @@ NUCLEI = (
 )
 MEASURED: dict[str, tuple[str, ...]] = {
     "breast_cancer": (
-        *(f"mean {one}" for one in NUCLEI),
-        *(f"{one} error" for one in NUCLEI),
-        *(f"worst {one}" for one in NUCLEI),
+        *(f"mean {measurement}" for measurement in NUCLEI),
+        *(f"{measurement} error" for measurement in NUCLEI),
+        *(f"worst {measurement}" for measurement in NUCLEI),
     ),
     "wine": (
         *("alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols"),

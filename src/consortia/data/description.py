@@ -15,7 +15,7 @@ from consortia.data.columns import COLUMNS_MAX, LEVELS_MAX, Column, as_levels, i
 from consortia.data.followup import KINDS_MAX, SiteCounts, agreed_times
 from consortia.data.patterns import LOOKED_AT, MOST_LEVELS
 from consortia.data.received import expect, read_fields
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 ALL = "all"
 """The stratum of all rows."""
@@ -52,11 +52,11 @@ class Wanted:
     def read(cls, given: Any) -> Wanted:
         """Check a dict that a user gives, and return its values."""
         if not isinstance(given, Mapping):
-            raise InputError(f"describe is {given!r}: give a dict, such as {{'cells': 5}}.")
+            raise wrong("describe", f" is {given!r}: give a dict, such as {{'cells': 5}}.")
         known = ("cells", "times", "by", "event", "causes", "treated")
         for name in given:
             if name not in known:
-                raise InputError(f"describe: {name!r}: {unknown(str(name), known)}.")
+                raise wrong("describe", f": {name!r}: {unknown(str(name), known)}.")
         cells = minimum_cells("describe.cells", given.get("cells", MINIMUM_CELLS))
         times = agreed_times(given["times"]) if "times" in given else ()
         by, event, causes = given.get("by"), given.get("event"), given.get("causes")
@@ -64,14 +64,14 @@ class Wanted:
             if value is not None and (not isinstance(value, str) or not times):
                 raise InputError(
                     f"describe.{name} is {value!r}: name a column and also give times."
-                )
+                ).at(f"describe.{name}")
         if (event is None) != (causes is None):
             raise InputError(
                 "describe: give both event and causes (the names of its codes), or neither."
-            )
+            ).at("describe")
         treated = given.get("treated")
         if treated is not None and not isinstance(treated, str):
-            raise InputError(f"describe.treated is {treated!r}: give an expression of columns.")
+            raise wrong("describe.treated", f" is {treated!r}: give an expression of columns.")
         return cls(cells, times, by, event, () if causes is None else _causes(causes), treated)
 
     @property
@@ -92,10 +92,10 @@ def _causes(given: Any) -> tuple[tuple[int, str], ...]:
         raise InputError(
             f"describe.causes is {given!r}: give names of codes, such as {{1: 'relapse', 2: "
             "'death'}."
-        ) from None
+        ).at("describe.causes") from None
     names = [name for _, name in causes]
     if not 0 < len(causes) <= KINDS_MAX or causes[0][0] < 1 or len({*names}) < len(names):
-        raise InputError(f"describe.causes: give 1 to {KINDS_MAX} codes > 0 with distinct names.")
+        raise wrong("describe.causes", f": give 1 to {KINDS_MAX} codes > 0 with distinct names.")
     return causes
 
 

@@ -95,16 +95,16 @@ def _read_sheet(path: Path, source: Source, changes: Harmonisation) -> Export:
         )
     name, rows = _sheet_of(book, path, source, changes)
     (first, header), *rows = rows
-    names = ["" if one is None else str(level(one)).strip() for one in header]
-    if rows and sum(map(bool, names)) == 1 < sum(one is not None for one in rows[0][1]):
+    names = ["" if title is None else str(level(title)).strip() for title in header]
+    if rows and sum(map(bool, names)) == 1 < sum(entry is not None for entry in rows[0][1]):
         raise InputError(
             f"{path}, sheet {name!r}, row {first}: {next(filter(None, names))!r} seems to be a "
             "title, not a header: delete everything above the column names."
         )
     width = max(len(values) for _, values in rows) if rows else 0
-    columns = [[one[i] if i < len(one) else None for _, one in rows] for i in range(width)]
+    columns = [[cells[i] if i < len(cells) else None for _, cells in rows] for i in range(width)]
     names += [""] * (width - len(names))
-    kept = [i for i, one in enumerate(columns) if names[i] or any(v is not None for v in one)]
+    kept = [i for i, column in enumerate(columns) if names[i] or any(v is not None for v in column)]
     frame = pd.DataFrame({i: pd.Series(columns[i], dtype=object) for i in kept})
     return Export(
         frame.set_axis([names[i] for i in kept], axis=1), np.array([row for row, _ in rows])

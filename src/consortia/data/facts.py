@@ -272,17 +272,19 @@ def read_sites(
         Sites(2 sites, 10 rows; oslo: 4, lima: 6)
     """
     names = site_names(names, len(names))
-    own: dict[int, Rows] = {}
+    here: dict[int, Rows] = {}
 
     def contribute(index: int) -> SiteFacts:
-        own[index] = read_table(read(index), f"site {names[index]!r}")
-        check_finite(names[index], own[index])
-        return SiteFacts.of(own[index])
+        here[index] = read_table(read(index), f"site {names[index]!r}")
+        check_finite(names[index], here[index])
+        return SiteFacts.of(here[index])
 
     facts, _ = engine.gather_facts(Gathering(names, algorithm, contribute))
-    parts = [own[n] if n in own else rows_of(one.empty(), one.rows) for n, one in enumerate(facts)]
-    digests = {n: one.digest for n, one in enumerate(facts)}
-    return Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(own))
+    parts = [
+        here[n] if n in here else rows_of(fact.empty(), fact.rows) for n, fact in enumerate(facts)
+    ]
+    digests = {n: fact.digest for n, fact in enumerate(facts)}
+    return Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(here))
 
 
 def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> list[SiteFacts]:

@@ -11,7 +11,7 @@ import numpy as np
 from consortia.core import arguments
 from consortia.data.cells import split
 from consortia.data.received import expect, read_fields
-from consortia.errors import InputError
+from consortia.errors import wrong
 
 TIMES_MAX, STRATA_MAX, KINDS_MAX = 200, 50, 20
 
@@ -80,10 +80,10 @@ def agreed_times(times: Any) -> tuple[float, ...]:
         InputError: they are none, not above 0, not increasing or too many.
     """
     if isinstance(times, (str, bytes)) or not isinstance(times, Sequence):
-        raise InputError(f"times is {times!r}: give a list of times > 0 that increase.")
+        raise wrong("times", f" is {times!r}: give a list of times > 0 that increase.")
     agreed = tuple(arguments.positive("times", float(time)) for time in times)
     if not 0 < len(agreed) <= TIMES_MAX or list(agreed) != sorted({*agreed}):
-        raise InputError(f"times: give 1 to {TIMES_MAX} times > 0 that increase.")
+        raise wrong("times", f": give 1 to {TIMES_MAX} times > 0 that increase.")
     return agreed
 
 

@@ -14,14 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from consortia.core.arguments import unknown
 from consortia.data.writing import one_writing
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 
 class Harmonisation(BaseModel):
     """Changes of one site's table, made at the site when its file is read.
 
     Columns are called by their names after `rename`, and values after `recode`. What a site's table
-    holds beyond that stays as it is, and its file does too.
+    holds beyond that stays unchanged, and so does its file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -138,11 +138,11 @@ def read_harmonisations(given: Any, names: Iterable[str]) -> dict[str, Harmonisa
         raise InputError(
             f"harmonise is {given!r}: give a dict of sites, such as {{'oslo': {{'rename': "
             "{'Age': 'age'}}}."
-        )
+        ).at("harmonise")
     by_site = {}
     for site, changes in given.items():
         if site not in names:
-            raise InputError(f"harmonise: site {site!r}: {unknown(str(site), names)}.")
+            raise wrong("harmonise", f": site {site!r}: {unknown(str(site), names)}.")
         try:
             made = (
                 changes
@@ -150,7 +150,7 @@ def read_harmonisations(given: Any, names: Iterable[str]) -> dict[str, Harmonisa
                 else Harmonisation.model_validate(changes)
             )
         except (pydantic.ValidationError, TypeError) as error:
-            raise InputError(f"harmonise[{site!r}]: {_first_fault(error)}.") from None
+            raise wrong("harmonise", f"[{site!r}]: {_first_fault(error)}.") from None
         by_site[str(site)] = in_one_writing(made)
     return by_site
 

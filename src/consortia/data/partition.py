@@ -14,7 +14,7 @@ import numpy as np
 
 from consortia.core import arguments
 from consortia.data.sites import Rows, Sites, read_rows
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 PyTree = Any
 
@@ -109,7 +109,7 @@ def dirichlet(
         f"minimum_rows={minimum_rows} was not reached at every one of {sites} sites in "
         f"{ATTEMPTS} draws with concentration={concentration}: raise concentration, or use fewer "
         "sites."
-    )
+    ).at("minimum_rows")
 
 
 @arguments.hinted
@@ -252,7 +252,7 @@ def by_column(
     if name is None:
         name = column if isinstance(column, str) else "column"
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise InputError(f"column {name!r} holds NaN or an infinity: impute or remove the rows.")
+        raise wrong("column", f" {name!r} holds NaN or an infinity: impute or remove the rows.")
     if sites is not None:
         sites = _sites(sites, data.rows)
     if sites is None or len(np.unique(values)) == sites:
@@ -264,7 +264,7 @@ def by_column(
         raise InputError(
             f"column {name!r} holds strings with {len(np.unique(values))} distinct values, which "
             f"have no quantiles: omit sites={sites} to get one site per value."
-        )
+        ).at("column")
     cuts = _quantile_cuts(values, sites, name)
     group = np.searchsorted(cuts, values, side="right")
     return _deal(data, [np.flatnonzero(group == g) for g in range(sites)], _intervals(cuts, name))
@@ -283,7 +283,7 @@ def _quantile_cuts(values: np.ndarray, sites: int, name: str) -> np.ndarray:
         raise InputError(
             f"column {name!r} has too many equal values for {sites} quantile groups "
             f"({len(np.unique(values))} distinct values): lower sites."
-        )
+        ).at("column")
     return cuts
 
 
@@ -312,7 +312,7 @@ def _begin(arrays: PyTree, sites: int, seed: int) -> tuple[Rows, int, np.random.
 def _sites(sites: Any, rows: int) -> int:
     count = arguments.whole("sites", sites, 1)
     if count > rows:
-        raise InputError(f"sites is {count}, but there are {rows} rows: lower sites.")
+        raise wrong("sites", f" is {count}, but there are {rows} rows: lower sites.")
     return count
 
 
@@ -327,7 +327,7 @@ def _minimum(minimum_rows: Any, sites: int, rows: int) -> int:
         raise InputError(
             f"minimum_rows={least} at {sites} sites needs {least * sites} rows, but there are "
             f"{rows}: lower minimum_rows or sites."
-        )
+        ).at("minimum_rows")
     return least
 
 
@@ -338,22 +338,22 @@ def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) 
             raise InputError(
                 f"{argument}={column!r} is a key, but arrays is a {type(arrays).__name__}: "
                 "give the column itself as an array."
-            )
+            ).at(argument)
         if column not in arrays:
             raise InputError(
                 f"{argument}={column!r} is not in arrays; the keys are "
                 f"{', '.join(map(str, arrays))}."
-            )
+            ).at(argument)
         values = np.asarray(arrays[column])
         what = f"{argument}={column!r}"
     else:
         values, what = np.asarray(column), argument
     if values.shape != (rows,):
-        raise InputError(f"{what} has shape {values.shape}: give one value per row, ({rows},).")
+        raise wrong(what, f" has shape {values.shape}: give one value per row, ({rows},).")
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
         values = values.astype(str)
     if values.dtype.kind not in "biufU":
-        raise InputError(f"{what} has type {values.dtype}: give numbers or strings.")
+        raise wrong(what, f" has type {values.dtype}: give numbers or strings.")
     return values
 
 
@@ -361,5 +361,5 @@ def _categories(
     values: np.ndarray, argument: str, remedy: str = "bin it into classes first"
 ) -> np.ndarray:
     if values.dtype.kind == "f" and not (values == np.round(values)).all():
-        raise InputError(f"{argument} is continuous, not categories: {remedy}.")
+        raise wrong(argument, f" is continuous, not categories: {remedy}.")
     return values

@@ -14,7 +14,7 @@ from consortia.core import arguments
 from consortia.data.partition import read_seed
 from consortia.data.received import expect
 from consortia.data.sites import read_rows
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 Arrays = dict[str, np.ndarray]
 PyTree = Any
@@ -169,7 +169,7 @@ def standardise(
     changed = moments.measured
     if columns is not None:
         count = len(changed)
-        chosen = [arguments.whole("columns", one, 0, count - 1) for one in columns]
+        chosen = [arguments.whole("columns", column, 0, count - 1) for column in columns]
         changed = np.isin(np.arange(count), chosen)
     scaled = standardised(train, moments, "train", changed)
     return scaled, None if test is None else standardised(test, moments, "test", changed)
@@ -234,7 +234,7 @@ def images_to_rows(arrays: Arrays, *, scale: float = 1 / 255, intercept: bool = 
         (2, 17)
     """
     if "x" not in arrays:
-        raise InputError(f"arrays has no x; the keys are {', '.join(arrays)}.")
+        raise wrong("arrays", f" has no x; the keys are {', '.join(arrays)}.")
     scale = arguments.positive("scale", scale)
     images = np.asarray(arrays["x"])
     pixels = int(np.prod(images.shape[1:]))
@@ -269,7 +269,7 @@ def train_test_split(arrays: PyTree, *, test_share: float, seed: int) -> tuple[P
     if not 0 < count < data.rows:
         raise InputError(
             f"test_share={test_share} of {data.rows} rows leaves one part empty: change the share."
-        )
+        ).at("test_share")
     order = np.random.default_rng(read_seed(seed)).permutation(data.rows)
     return data.take(np.sort(order[count:])), data.take(np.sort(order[:count]))
 

@@ -13,7 +13,7 @@ import numpy as np
 from consortia.core import trees
 from consortia.core.arguments import hinted
 from consortia.data import digest
-from consortia.errors import InputError, located
+from consortia.errors import InputError, located, wrong
 from consortia.runtime.late import PyTree, jax
 
 NUMERIC_KINDS = "biufc"
@@ -26,7 +26,8 @@ ALIGNMENT = 64
 """Bytes: arrays that begin at a multiple are taken by JAX on the CPU as they are, not copied."""
 
 VIEWS_PADDING = 1.25
-"""Padding factor up to which the padded rows are kept in the place of the sites' own arrays."""
+"""Padding factor up to which the padded rows are kept instead of the sites' own arrays: a quarter
+more memory, and no second copy. Chosen, not measured."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,10 +86,10 @@ class Sites:
             raise InputError(
                 f"shards is a {type(shards).__name__}: give a list with one pytree of arrays per "
                 "site."
-            )
+            ).at("shards")
         shards = list(shards)
         if not shards:
-            raise InputError("shards is empty: give at least one site.")
+            raise wrong("shards", " is empty: give at least one site.")
         with located(argument="names"):
             names = site_names(names, len(shards))
         parts = []
@@ -101,9 +102,9 @@ class Sites:
             check_finite(name, part)
         # A site whose rows are promoted keeps the digest of its rows as they are given.
         digests = {
-            index: digest.of_rows(one.structure.unflatten(one.leaves))
-            for index, (one, other) in enumerate(zip(parts, kept, strict=True))
-            if [leaf.dtype for leaf in one.leaves] != [leaf.dtype for leaf in other.leaves]
+            index: digest.of_rows(site_rows.structure.unflatten(site_rows.leaves))
+            for index, (site_rows, other) in enumerate(zip(parts, kept, strict=True))
+            if [leaf.dtype for leaf in site_rows.leaves] != [leaf.dtype for leaf in other.leaves]
         }
         return cls.of_rows(names, kept, digests)
 
@@ -343,16 +344,16 @@ def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"site {i}" for i in range(count))
     if isinstance(names, str):
-        raise InputError(f"names is the single string {names!r}: give one name per site.")
+        raise wrong("names", f" is the single string {names!r}: give one name per site.")
     names = tuple(names)
     if len(names) != count:
-        raise InputError(f"names has {len(names)} entries for {count} sites: give one per site.")
+        raise wrong("names", f" has {len(names)} entries for {count} sites: give one per site.")
     for name in names:
         if not isinstance(name, str) or not name:
-            raise InputError(f"names holds {name!r}: give non-empty strings.")
+            raise wrong("names", f" holds {name!r}: give non-empty strings.")
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
-        raise InputError(f"names holds {', '.join(map(repr, doubled))} more than once.")
+        raise wrong("names", f" holds {', '.join(map(repr, doubled))} more than once.")
     return names
 
 

@@ -103,7 +103,7 @@ def read_table(
                 {str(name): np.asarray(column) for name, column in frame.items()}, copy=False
             )
         except ValueError as error:
-            raise InputError(f"{where}: no table of columns of one length: {error}.") from error
+            raise InputError(f"{where}: columns of different lengths: {error}.") from error
     if not isinstance(frame, pd.DataFrame):
         raise InputError(
             f"{where} is a {type(source).__name__}: give a file, a DataFrame or a dict of columns."
@@ -352,8 +352,13 @@ def _as_kind(
         numbers, reason = dialect.numbers(known)
         if numbers is not None:
             return of("number", numbers)
-        if all(DATE.fullmatch(text) for text in known):
-            return _of_dates(name, given[rows], missing, source)
+        first, dates = _year_first(known)
+        if all(DATE.fullmatch(date) for date in dates):
+            by_text = dict(zip(known, dates, strict=True))
+            written = np.array([by_text.get(text, text) for text in texts], dtype=object)[rows]
+            sentence = f"{_at(source)}{name}: dates are read as {first} first"
+            guesses = (Guess(name, sentence, "", int((~missing).sum())),) if first else ()
+            return _of_dates(name, written, missing, source)._replace(guesses=guesses)
     doubt = _doubt(name, texts, rows, absent, source, dialect, reason)
     return Column("text", np.where(absent, "", given).astype(str)[rows], missing, doubt)
 
@@ -397,7 +402,8 @@ def _doubt(
         first = texts[rows[row]]
         return (
             f"its strings look like dates, the first in {source.at(row)}: {_shown(first)}; "
-            f"only year-month-day is read as a date: write {_written_out(first)}; or {levels}"
+            "only year-month-day is read as a date, and another order where days above 12 show it: "
+            f"write {_written_out(first)}; or {levels}"
         )
     wrong = odd[rows]
     row = int(np.argmax(wrong))
@@ -416,6 +422,19 @@ def _doubt(
         f"in {where}: {_shown(first)}{hint}: {levels}, or {code} if it means a missing value, or "
         "correct them"
     )
+
+
+def _year_first(dates: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return dates as year-month-day, and day or month, whichever values above 12 show as first."""
+    parts = [OTHER_DATE.fullmatch(date) for date in dates]
+    if any(part is None or part.end("year") != part.end() for part in parts):
+        return "", dates
+    most = {unit: max(int(part[unit]) for part in parts if part) for unit in ("first", "second")}
+    if (most["first"] > 12) == (most["second"] > 12):
+        return "", dates
+    month, day = sorted(most, key=lambda unit: most[unit])
+    iso = [f"{part['year']}-{part[month]:0>2}-{part[day]:0>2}" for part in parts if part]
+    return "day" if day == "first" else "month", iso
 
 
 def _written_out(date: str) -> str:

@@ -79,13 +79,13 @@ def abbreviations(words: Iterable[str]) -> dict[str, str]:
     return letters
 
 
-def one_slip(one: str, other: str) -> bool:
+def one_slip(first: str, other: str) -> bool:
     """Return True if two strings differ in one letter of one long word, as by a slip of the pen.
 
     Digits, a first letter, a last letter that is another one and short words make other strings:
     ward 1 and 2, male and female, type A and B.
     """
-    pair = [re.split(r"[\W_]+", loosely(text)) for text in (one, other)]
+    pair = [re.split(r"[\W_]+", loosely(text)) for text in (first, other)]
     if len(pair[0]) != len(pair[1]):
         return False
     unlike = [(a, b) for a, b in zip(*pair, strict=True) if a != b]
@@ -103,10 +103,10 @@ def one_slip(one: str, other: str) -> bool:
     return swapped or replaced or added
 
 
-def _common(one: str, other: str) -> int:
+def _common(first: str, other: str) -> int:
     """Count the letters of the longest common beginning of two strings."""
-    unlike = (index for index, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(unlike, min(len(one), len(other)))
+    unlike = (index for index, (a, b) in enumerate(zip(first, other, strict=False)) if a != b)
+    return next(unlike, min(len(first), len(other)))
 
 
 TRUE = {"wahr", "vrai", "vero", "verdadero", "verdadeiro", "waar"}

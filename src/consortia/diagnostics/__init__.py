@@ -29,6 +29,5 @@ from consortia.diagnostics.stein import Stein as Stein
 from consortia.diagnostics.stein import kernel_stein as kernel_stein
 from consortia.diagnostics.summary import Summary as Summary
 from consortia.diagnostics.summary import summary as summary
-from consortia.diagnostics.units import in_column_units as in_column_units
 
 __all__ = public.names(vars())

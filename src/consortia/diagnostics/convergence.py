@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.parameters import draw_imputations, posterior_arrays, posterior_group
 from consortia.diagnostics.imputations import of_each
 from consortia.dynamics.rank_statistics import (
@@ -20,7 +21,7 @@ from consortia.dynamics.rank_statistics import (
     rhat_and_ess_of,
     split_chains,
 )
-from consortia.errors import InputError
+from consortia.errors import wrong
 
 Between = Literal["chains", "halves"]
 MaxCoordinates = int | Literal["auto", "all"]
@@ -145,8 +146,7 @@ def convergence(
         >>> result.notes()
         ['R-hat not available: 1 chain']
     """
-    if between not in ("chains", "halves"):
-        raise InputError(f"between={between!r}: give 'chains' or 'halves'.")
+    arguments.one_of("between", between, ("chains", "halves"))
     arrays = posterior_arrays(posterior)
     numbers = draw_imputations(posterior)
     if numbers is not None:
@@ -198,7 +198,7 @@ def rhat_and_ess(
     """
     array = np.asarray(draws)
     if array.ndim != 3:
-        raise InputError(f"draws have shape {array.shape}: give an array (chain, draw, d).")
+        raise wrong("draws", f" have shape {array.shape}: give an array (chain, draw, d).")
     allowed = _allowed(max_coordinates, {"theta": array}, _size(array), CHUNK_VALUES)
     report = convergence({"theta": array}, between=between, max_coordinates=allowed)
     looked_at = report.r_hat_reason["theta"] != _not_computed(report.computed, report.coordinates)
@@ -351,7 +351,7 @@ def _allowed(
         chains, draws = next(iter(arrays.values())).shape[:2]
         return min(total, max(1, values // max(1, chains * draws)))
     if not isinstance(max_coordinates, int) or max_coordinates < 0:
-        raise InputError(f"max_coordinates={max_coordinates!r}: give 'auto', 'all' or a number.")
+        raise wrong("max_coordinates", f"={max_coordinates!r}: give 'auto', 'all' or a number.")
     return min(total, max_coordinates)
 
 

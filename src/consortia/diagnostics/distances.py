@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core.parameters import Variable, draw_weights, join, sampled_draws
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 MAX_POINTS = 2000
 
@@ -165,7 +165,7 @@ def _two_sets(
                 raise InputError(
                     f"{label} has the variables {', '.join(draws)}, the other set "
                     f"{', '.join(part.name for part in names)}: compare results of one model."
-                )
+                ).at(label)
             array = join(draws, names).astype(np.float64)
             weight = draw_weights(given)
             if weight is not None:
@@ -174,16 +174,16 @@ def _two_sets(
         if array.ndim != 2 or not array.size:
             raise InputError(
                 f"{label} has shape {array.shape}: give at least one draw, as an array (draw, d)."
-            )
+            ).at(label)
         if not np.all(np.isfinite(array)):
-            raise InputError(f"{label} has draws that are not finite: remove them first.")
+            raise wrong(label, " has draws that are not finite: remove them first.")
         sets.append(array)
         weights.append(weight)
     if sets[0].shape[1] != sets[1].shape[1]:
         raise InputError(
             f"a has {sets[0].shape[1]} coordinates, b {sets[1].shape[1]}: compare draws of one "
             "model."
-        )
+        ).at("a")
     return sets[0], sets[1], weights[0], weights[1]
 
 

@@ -100,14 +100,18 @@ class Quantities:
         """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
         given = {str(name): np.asarray(variable) for name, variable in sampled.data_vars.items()}
         parameters = draws_to_pytree(structure_of(self.model.init), given)
-        coordinates = {name: np.asarray(sampled[name]) for name in ("chain", "draw")}
+        # labels, too: a quantity with the name and shape of a coordinate has its labels
+        coordinates = {str(name): np.asarray(values) for name, values in sampled.coords.items()}
         host = self.model.host
         if host is None:
-            return dataset_of(self._of(parameters), coordinates, ("chain", "draw"))
-        assert self.model.natural is not None
-        wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
-        dataset = dataset_of(self.model.natural(wide), coordinates, ("chain", "draw"))
-        return with_labels(dataset, host.labels)
+            made = self._of(parameters)
+        else:
+            assert self.model.natural is not None
+            wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
+            made = dict(self.model.natural(wide))
+        dataset = dataset_of(made, {}, ("chain", "draw"))
+        kept = {n: c for n, c in coordinates.items() if dataset.sizes.get(n) == len(c)}
+        return with_labels(dataset.assign_coords(kept), {} if host is None else host.labels)
 
     def _of(self, parameters: PyTree) -> dict[str, np.ndarray]:
         """Return them as arrays; integers and bools are of the coordinates' type."""
@@ -121,10 +125,10 @@ class Quantities:
             for first in range(0, max(math.prod(lead), 1), most)
         ]
         arrays = {
-            name: np.concatenate([np.asarray(one[name]) for one in parts]).reshape(*lead, *shape)
+            name: np.concatenate([np.asarray(part[name]) for part in parts]).reshape(*lead, *shape)
             for name, shape in self.shapes.items()
         }
-        return {n: one if one.dtype.kind == "f" else one.astype(dtype) for n, one in arrays.items()}
+        return {n: x if x.dtype.kind == "f" else x.astype(dtype) for n, x in arrays.items()}
 
     def beside(self, groups: Mapping[str, Any]) -> dict[str, Any]:
         """Return groups of a result with them in ``posterior``, beside the coordinates.
@@ -198,9 +202,9 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
 
     @jax.jit
     def at_all(flat: Any, rows: Any, keys: Any) -> Any:
-        return map_in_blocks(lambda one: draw(one[0], rows, one[1]), (flat, keys), AT_ONCE)
+        return map_in_blocks(lambda point: draw(point[0], rows, point[1]), (flat, keys), AT_ONCE)
 
     flat = jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *np.shape(leaf)[2:])), parameters)
-    found = at_all(flat, rows, jax.random.split(key, chains * draws))
-    shaped = {name: np.reshape(one, (chains, draws, *one.shape[1:])) for name, one in found.items()}
+    quantities = at_all(flat, rows, jax.random.split(key, chains * draws))
+    shaped = {name: np.reshape(v, (chains, draws, *v.shape[1:])) for name, v in quantities.items()}
     return dataset_of(shaped, {}, ("chain", "draw"))

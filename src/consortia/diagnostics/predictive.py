@@ -18,7 +18,7 @@ from consortia.core.parameters import (
     variables,
 )
 from consortia.core.predictions import log_sum, weighted_sum
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import PyTree, float_type, jax
 
 BATCH_ROWS = 4096
@@ -284,8 +284,7 @@ def calibration_curve(
         array([0., 1.])
     """
     table, classes = _checked(probabilities, labels)
-    if bins < 1:
-        raise InputError(f"bins={bins}: give 1 or more.")
+    arguments.whole("bins", bins, 1)
     confidence = table.max(axis=1)
     correct = table.argmax(axis=1) == classes
     edges = np.arange(1, bins) / bins
@@ -320,7 +319,7 @@ def rmse(predicted: Any, observed: Any) -> float:
     if a.shape != b.shape or not a.size:
         raise InputError(
             f"predicted has shape {a.shape}, observed {b.shape}: give one prediction per row."
-        )
+        ).at("predicted")
     return float(np.sqrt(np.mean((a - b) ** 2)))
 
 
@@ -333,18 +332,18 @@ def _checked(probabilities: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(
             f"probabilities have shape {np.shape(probabilities)}, labels {classes.shape}: give "
             "probabilities (row, class) and one label per row."
-        )
+        ).at("probabilities")
     whole = classes.astype(np.int64)
     if np.any(whole != classes) or whole.min() < 0 or whole.max() >= table.shape[1]:
         raise InputError(
             f"labels lie between {classes.min()} and {classes.max()}; for {table.shape[1]} classes "
             f"they are the integers 0 to {table.shape[1] - 1}."
-        )
+        ).at("labels")
     if not np.all((table >= -1e-6) & (table <= 1 + 1e-6)):
         raise InputError(
             "probabilities: some are not between 0 and 1 (or not finite). Give what `predict` "
             "returned for a classifier, not logits."
-        )
+        ).at("probabilities")
     return table, whole
 
 
@@ -366,8 +365,7 @@ def _over_draws(
     Every block has the same shape: the last one is filled up with repeated rows, which are cut
     off, and with repeated draws of weight 0. Blocks are combined in float64 on the host.
     """
-    if batch_rows < 1:
-        raise InputError(f"batch_rows={batch_rows}: give 1 or more.")
+    arguments.whole("batch_rows", batch_rows, 1)
     draws, weights, weighted = _pooled(tree, model, max_draws)
     used = len(weights)
     leaves = [leaf.value for leaf in trees.leaves_of(rows)]
@@ -377,7 +375,7 @@ def _over_draws(
             "new_rows: the arrays have "
             f"{', '.join(map(str, sorted(lengths))) or 'no'} rows; give arrays with one common, "
             "non-empty leading row axis, as one site's data."
-        )
+        ).at("new_rows")
     total_rows = lengths.pop()
     dimension = sum(leaf.value.size for leaf in trees.leaves_of(draws)) // used
     each = min(total_rows, batch_rows) if model.host is not None else dimension
@@ -412,9 +410,8 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
     step_weights = draw_weights(tree)
     chains, draws = next(iter(arrays.values())).shape[:2]
     if chains * draws == 0:
-        raise InputError("posterior: there are no draws to average.")
-    if max_draws is not None and max_draws < 1:
-        raise InputError(f"max_draws={max_draws}: give 1 or more, or None for all.")
+        raise wrong("posterior", ": there are no draws to average.")
+    arguments.optional_whole("max_draws", max_draws, 1)
     used = chains * draws if max_draws is None else min(max_draws, chains * draws)
     picked = (2 * np.arange(used) + 1) * (chains * draws) // (2 * used)
     dtype = float_type()
@@ -431,7 +428,7 @@ def _pooled(tree: Any, model: Model, max_draws: int | None) -> tuple[PyTree, np.
         raise InputError(
             f"posterior: the result has the variable{'s' * (len(more) > 1)} {', '.join(more)}, "
             f"the model has {', '.join(sorted(model_names))} only. Give the model that was sampled."
-        )
+        ).at("posterior")
     parameters = draws_to_pytree(structure, pooled)
     return parameters, weights / weights.sum(), step_weights is not None
 

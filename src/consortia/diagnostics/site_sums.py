@@ -218,8 +218,8 @@ def _natural(target: Target, positions: Float[Array, "S d"]) -> Float[Array, "S 
     if natural is None:
         return positions
 
-    def at(one: Array) -> Array:
-        made = natural(target.unravel(one))
+    def at(point: Array) -> Array:
+        made = natural(target.unravel(point))
         return jnp.concatenate([jnp.ravel(made[name]) for name in sorted(made)])
 
     return jax.lax.map(at, positions)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 BOOTSTRAPS = 999
 """Random signs, from which the level of independent draws is found."""
@@ -90,7 +90,7 @@ def kernel_stein(
     """
     n = len(points)
     if scores.shape != points.shape:
-        raise InputError(f"scores have shape {scores.shape}, the points {points.shape}.")
+        raise wrong("scores", f" have shape {scores.shape}, the points {points.shape}.")
     if n < FEWEST:
         raise InputError(f"{n} draws are too few for a Stein discrepancy: give at least {FEWEST}.")
     if not (np.isfinite(points).all() and np.isfinite(scores).all()):

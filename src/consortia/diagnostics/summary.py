@@ -32,10 +32,9 @@ from consortia.diagnostics.convergence import (
 )
 from consortia.diagnostics.imputations import missing_information, pooled_error
 from consortia.diagnostics.stein import Stein
-from consortia.diagnostics.units import in_column_units, scaling_in
 from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
-from consortia.errors import InputError
-from consortia.store.metadata import Scaling, recorded
+from consortia.errors import InputError, wrong
+from consortia.store.metadata import recorded
 
 MISSING = "n/a"
 MAX_ROWS = 40
@@ -49,14 +48,14 @@ IMPUTED = (
 )
 """The note of a table of draws given several imputations."""
 
-IN_COLUMN_UNITS = "in the units of the columns as they were read; they were sampled standardised"
-"""The note of a table of coefficients that were turned back."""
-
 NATURAL = (
-    "Coefficients are in the units of the columns, an intercept is for a row of zeros; they were "
+    "Coefficients are in the units of the columns, the intercept is for a row of zeros; they were "
     "sampled in standardised units."
 )
-"""The note of a table of a formula's natural parameters."""
+"""The note of a table of a regression's natural parameters."""
+
+STANDARDISED = "coefficients are those of standardised columns"
+"""The note of a table of a run of an earlier version, which kept how to turn them back."""
 
 Units = Literal["columns", "sampled"]
 
@@ -120,7 +119,7 @@ class Summary:
     def row(self, coordinate: str) -> dict[str, float]:
         """Return the statistics of one coordinate, by column."""
         if coordinate not in self.coordinates:
-            raise InputError(f"coordinate={coordinate!r}: there is no such row in this summary.")
+            raise wrong("coordinate", f"={coordinate!r}: there is no such row in this summary.")
         index = self.coordinates.index(coordinate)
         return {name: float(values[index]) for name, values in self.columns.items()}
 
@@ -235,11 +234,11 @@ def summary(
             natural quantities of the same names, and the verdict leaves it out.
         between: as in `consortia.diagnostics.convergence`.
         max_coordinates: likewise, for R-hat and ESS; moments are computed for all coordinates.
-        units: where the study standardised columns, ``"columns"`` tabulates the coefficients per
-            unit of the columns as they were read (`consortia.diagnostics.in_column_units`), of a
-            formula all parameters on their natural scale, as `Regression.natural`; of a model of
-            NumPyro or PyMC what its author named. ``"sampled"`` tabulates the coordinates that
-            were sampled, the group ``unconstrained_posterior``. Elsewhere there is no difference.
+        units: ``"columns"`` tabulates the natural quantities of the model (`Model.natural`): of a
+            formula as `Regression.natural`; where the study standardised columns, the
+            coefficients per unit of the columns as they were read; of a model of NumPyro or PyMC
+            what its author named. ``"sampled"`` tabulates the coordinates that were sampled, the
+            group ``unconstrained_posterior``. Elsewhere there is no difference.
         stein: what `consortia.verify` found, for the verdict.
 
     Returns:
@@ -255,25 +254,19 @@ def summary(
         ('theta[0]', 'theta[1]')
     """
     if any(not 0 <= p <= 1 for p in probabilities):
-        raise InputError(f"probabilities={tuple(probabilities)}: give numbers between 0 and 1.")
+        raise wrong("probabilities", f"={tuple(probabilities)}: give numbers between 0 and 1.")
     arguments.one_of("units", units, ("columns", "sampled"))
     if units == "sampled":
         tree, reference = as_sampled(tree), as_sampled(reference)
-    scaling = scaling_in(tree) if units == "columns" else None
-    natural = has_natural(tree)
-    shown, shown_reference = tree, reference
-    if scaling is not None and not natural:
-        shown = in_column_units(tree, scaling)
-        shown_reference = None if reference is None else in_column_units(reference, scaling)
-    how = (probabilities, between, max_coordinates)
-    made = tabulate(shown, shown_reference, _note_origin(tree, scaling), *how)
+    natural, how = has_natural(tree), (probabilities, between, max_coordinates)
+    made = tabulate(tree, reference, _note_origin(tree), *how)
     if "algorithm" not in getattr(tree, "attrs", {}):
         return made
-    without = _without_moments(made, shown)
+    without = _without_moments(made, tree)
     if natural and reference is not None and not has_natural(reference):
         reference = None  # it has no coordinates
     draws, theirs = as_sampled(tree), as_sampled(reference)
-    if scaling is None and not natural:
+    if not natural:
         others = None if theirs is None else _alike(tabulate(theirs, None, (), *how), theirs, draws)
         evidence = Evidence.of(draws, made, others, stein)
     else:  # judged are the parameters as they were sampled
@@ -363,11 +356,16 @@ def tabulate(
     return Summary(tuple(names), columns, tuple(notes), missing)
 
 
-def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
+def _note_origin(tree: Any) -> list[str]:
     """Return notes on the units of a table, and on who handed the draws over."""
-    notes = []
-    if scaling is not None:
-        notes.append(NATURAL if has_natural(tree) else IN_COLUMN_UNITS)
+    notes, settings = [], recorded(tree, "settings") or {}
+    regression = "family" in settings.get("regression", settings) or "kind" in settings.get(
+        "model", {}
+    )
+    if has_natural(tree) and regression and "coefficients" in tree["posterior"]:
+        notes.append(NATURAL)
+    elif recorded(tree, "scaling"):
+        notes.append(STANDARDISED)
     if kept := recorded(tree, "sandwich"):
         notes.append(
             "widths are those of a sandwich estimator, from sampling weights or clusters of "
@@ -381,7 +379,7 @@ def _note_origin(tree: Any, scaling: Scaling | None) -> list[str]:
 
 
 def _columns(
-    tree: Any, probabilities: Sequence[float], found: Convergence
+    tree: Any, probabilities: Sequence[float], convergence: Convergence
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the columns of the table, and the notes on them."""
     draws, weights, numbers = _some_draws("tree", tree), draw_weights(tree), draw_imputations(tree)
@@ -393,11 +391,11 @@ def _columns(
     errors = [_errors(array, weights, numbers) for array in draws.values()]
     columns |= {
         "mcse_mean": _stacked(together for together, _ in errors),
-        "r_hat": _stacked(found.r_hat.values()),
-        "ess_bulk": _stacked(found.ess_bulk.values()),
-        "ess_tail": _stacked(found.ess_tail.values()),
+        "r_hat": _stacked(convergence.r_hat.values()),
+        "ess_bulk": _stacked(convergence.ess_bulk.values()),
+        "ess_tail": _stacked(convergence.ess_tail.values()),
     }
-    notes = found.notes()
+    notes = convergence.notes()
     if numbers is not None:
         each = zip(draws.values(), errors, strict=True)
         fractions = (missing_information(array, numbers, within) for array, (_, within) in each)
@@ -479,7 +477,7 @@ def _beside(
             raise InputError(
                 f"reference: variable {name!r} has shape {array.shape[2:]} in the result, the "
                 f"reference has {had}. Give draws of the same model."
-            )
+            ).at("reference")
     mean, sd = map(_stacked, zip(*(_moments(other[name], weights) for name in draws), strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return {

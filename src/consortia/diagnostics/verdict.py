@@ -76,14 +76,12 @@ STUCK = 0.95
 ROUNDED = 1e-3
 """Share of its way by which a coordinate must move to count: a smaller one is rounding."""
 
-SAMPLE = "To sample, take temperature = 1."
+SAMPLE = "To sample, set temperature = 1."
 
 SETTLED = 0.01
 """Largest share of an optimiser's way in its last tenth."""
 
-REMEDY = (
-    "Halve step_size, or the steps between two messages, or take federated_hmc, which is exact."
-)
+REMEDY = "Halve step_size, or the steps between two messages, or use federated_hmc, which is exact."
 
 
 class Severity(IntEnum):
@@ -472,13 +470,13 @@ def _modes(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Chec
     if seen:
         text = ", ".join(f"{value:.3g}" for value in seen[0][:SHOWN])
         reason = f"The posterior has a mode near ({text}), too, of which draws may miss a share."
-        action = "Take few_rounds, or a prior that says which of the modes is meant."
+        action = "Use few_rounds, or a prior that says which mode is meant."
         return Check(Severity.UNKNOWN, OTHER_MODES, f"{len(seen)} seen", reason, action)
     if seen is not None or decoded(record.get(MODES_SOUGHT, True)):
         return None
     reason = "Chains that agree may all be at one of several modes."
     action = (
-        "Take few_rounds, or run with all rows in one process and keep draws; with more than 200 "
+        "Use few_rounds, or run with all rows in one process and keep draws; with more than 200 "
         "parameters start chains elsewhere (init)."
     )
     return Check(Severity.UNKNOWN, OTHER_MODES, "not looked for", reason, action)
@@ -498,9 +496,7 @@ def _disagreement(record: Mapping[str, Any], prediction: BiasPrediction | None) 
         f" (I² {100 * more:.0f} %)."
     )
     # without a level, which Cox's partial likelihood does not have
-    action = (
-        "Ask whether an effect differs by site: x + (0 + x | site)." if more > I_SQUARED else ""
-    )
+    action = "For an effect that differs by site: x + (0 + x | site)." if more > I_SQUARED else ""
     title = "How much do the sites disagree?"
     return Check(Severity.GOOD, title, value, reason, action, counts=False)
 
@@ -575,7 +571,7 @@ def _ess(run: Evidence) -> Check:
         Severity.WARNING: ("Means are accurate, the ends of intervals less so.", "Run longer."),
         Severity.BAD: (
             "The draws are too correlated, or too few, for reliable intervals.",
-            "Run longer, or take larger steps.",
+            "Run longer, or use larger steps.",
         ),
         Severity.UNKNOWN: (_why(run, "ESS"), "Run longer."),
     }[severity]
@@ -729,7 +725,7 @@ def _absent(record: Mapping[str, Any], prediction: BiasPrediction | None) -> Che
         "sites, and their mean is closer to sites that are present more often. The size of this "
         "effect is not predicted."
     )
-    action = "Wait longer for the sites, or take fewer local steps."
+    action = "Wait longer for the sites, or use fewer local steps."
     return Check(Severity.WARNING, title, value, reason, action)
 
 
@@ -867,7 +863,7 @@ def _astray(run: Evidence, prediction: BiasPrediction) -> Check | None:
     if reach <= ASTRAY:
         return None
     title, value = "Do the draws stay near the mode?", f"{reach:.2g} predicted sd away"
-    return Check(Severity.BAD, title, value, "The chains ran away.", "Shorten the step.")
+    return Check(Severity.BAD, title, value, "The chains diverged.", "Shorten the step.")
 
 
 def _fits(run: Evidence) -> Check | None:
@@ -887,14 +883,14 @@ def _fits(run: Evidence) -> Check | None:
 
 
 def _measured(run: Evidence) -> Check:
-    title, own, error = "How large is the measured bias?", run.reference, run.sampled.shift_errors
-    if own is None or error is None:
+    title, ref, error = "How large is the measured bias?", run.reference, run.sampled.shift_errors
+    if ref is None or error is None:
         reason = "No reference is available for comparison."
         return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
     columns = run.columns  # natural quantities may have long tails, and hide what is off
     clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
     # The relative error of a standard deviation from n independent draws is 1/√(2n).
-    few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), own["ess_bulk"])
+    few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), ref["ess_bulk"])
     spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
     severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())

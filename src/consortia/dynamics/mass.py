@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, jnp
 
 
@@ -38,15 +38,15 @@ class MassMatrix:
         wanted = "the diagonal (d,) or a matrix (d, d)"
         matrix = arguments.array("mass_matrix", mass_matrix, wanted)
         if matrix.ndim not in (1, 2) or (matrix.ndim == 2 and matrix.shape[0] != matrix.shape[1]):
-            raise InputError(f"mass_matrix has shape {matrix.shape}: give {wanted}.")
+            raise wrong("mass_matrix", f" has shape {matrix.shape}: give {wanted}.")
         if matrix.ndim == 1:
             if not np.all(matrix > 0):
-                raise InputError("mass_matrix: every diagonal entry must be positive.")
+                raise wrong("mass_matrix", ": every diagonal entry must be positive.")
             return cls(tuple(matrix.tolist()))
         if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=0):
-            raise InputError("mass_matrix is not symmetric.")
+            raise wrong("mass_matrix", " is not symmetric.")
         if np.linalg.eigvalsh(matrix)[0] <= 0:
-            raise InputError("mass_matrix is not positive definite.")
+            raise wrong("mass_matrix", " is not positive definite.")
         return cls(tuple(tuple(row) for row in matrix.tolist()))
 
     @property
@@ -59,7 +59,7 @@ class MassMatrix:
         if self.values is not None and len(self.values) != dimension:
             raise InputError(
                 f"mass_matrix is for {len(self.values)} parameters, the model has {dimension}."
-            )
+            ).at("mass_matrix")
 
     def velocity(self, normal: Float[Array, "*steps d"]) -> Float[Array, "*steps d"]:
         """Return v = M⁻¹p ~ N(0, M⁻¹) from standard normal numbers (..., d)."""

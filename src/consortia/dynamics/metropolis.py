@@ -24,7 +24,8 @@ COARSE = 64.0
 """Unit of the coarse parts in single precision: their sum over sites is exact up to 1e9."""
 
 VALUES_AT_ONCE = 2**22
-"""Row values that a site holds at once when it evaluates many points."""
+"""Row values that a site holds at once when it evaluates many points: 32 MiB in double precision.
+Chosen, not measured."""
 
 VALUES_IN_CACHE, FEWEST_AT_ONCE = 2**15, 192
 """The same on a processor, where more leave its cache, and points for which a product is still

@@ -25,7 +25,7 @@ from consortia.engines.buffers import Buffers, Window, emptied, held_bytes, info
 from consortia.engines.mailbox import Arrivals
 from consortia.engines.panel import Panel, Prepared
 from consortia.engines.phases import Carry, Program, SiteArrays
-from consortia.errors import InputError, StoreError
+from consortia.errors import StoreError, wrong
 from consortia.runtime.late import Array, PyTree, jax
 
 
@@ -112,7 +112,7 @@ class Engine(Gatherer, metaclass=Hinted):
         Raises:
             InputError: this engine cannot run the method on these sites.
         """
-        raise InputError(f"engine {self.name!r} carries no queries: take consortia.LocalEngine().")
+        raise wrong("engine", f" {self.name!r} carries no queries: use consortia.LocalEngine().")
 
 
 class Begin(NamedTuple):

@@ -131,9 +131,9 @@ class LocalPanel(Panel):
         """Return arrays of all devices, whole in this process."""
         return tree
 
-    def _send(self, own: bytes) -> bytes:
+    def _send(self, content: bytes) -> bytes:
         """Return the root's bytes, in every process."""
-        return own
+        return content
 
 
 class ShardedPanel(LocalPanel):
@@ -159,14 +159,14 @@ class ShardedPanel(LocalPanel):
     def _here(self, tree: PyTree) -> PyTree:
         return self._division.gathered(tree)
 
-    def _send(self, own: bytes) -> bytes:
+    def _send(self, content: bytes) -> bytes:
         from jax.experimental import multihost_utils
 
         with rank_losses():
-            length = multihost_utils.broadcast_one_to_all(np.int32(len(own)))
+            length = multihost_utils.broadcast_one_to_all(np.int32(len(content)))
             if not int(length):
                 return b""
-            block = np.frombuffer(own.ljust(int(length), b"\0")[: int(length)], np.uint8)
+            block = np.frombuffer(content.ljust(int(length), b"\0")[: int(length)], np.uint8)
             return np.asarray(multihost_utils.broadcast_one_to_all(block)).tobytes()
 
     @property

@@ -10,6 +10,18 @@ from consortia.core.contract import Exchange, InTurn, Mailbox, Mean, Mix, Phase,
 from consortia.errors import InputError
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
+MOST_IN_ORDER = 65_536
+"""Numbers of all nodes up to which a sum over nodes in several places is taken in their order.
+
+Rounding is then that of one place; more are summed in each place first, so that fewer travel.
+"""
+
+
+def is_in_order(outbox: PyTree, nodes: int, nodes_here: int) -> bool:
+    """Return True if the outboxes of all nodes are brought together and then summed."""
+    numbers = sum(leaf.size for leaf in jax.tree.leaves(outbox))
+    return numbers * nodes <= MOST_IN_ORDER * nodes_here
+
 
 def message_of(
     exchange: Exchange | None,
@@ -139,7 +151,7 @@ def describe(exchange: Exchange | None, nodes: int) -> str | None:
     }
     text = f"{nodes} agents, {mixing.links // 2} edges; W applied as {forms[mixing.form]}"
     if mixing.components > 1:
-        return f"{text}; the network has {mixing.components} parts that never talk"
+        return f"{text}; the network has {mixing.components} parts that never communicate"
     if mixing.spectrum_is_cheap:
         return f"{text}; spectral gap {mixing.spectral_gap:.3g}"
     return text

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.core import fingerprints
+from consortia.core import arguments, fingerprints
 from consortia.core.contract import Algorithm, Mean, Method
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
@@ -31,7 +31,7 @@ from consortia.engines.programs import structure_key
 from consortia.engines.rng import Layout
 from consortia.engines.run import LocalRun
 from consortia.engines.sharding import ShardedProgram, ShardedRun
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
 
@@ -56,7 +56,8 @@ class LocalEngine(Engine):
 
     The sites or the chains are divided evenly among devices where `mesh` says so or it costs
     nothing: chains first, which never wait for each other; then sites, whose sums cross the
-    devices in every communication round. Draws are the same up to rounding.
+    devices in every communication round. Draws are the same up to rounding; those
+    of `fa_hmc` bit for bit where sites alone are divided and their messages are small.
 
     Args:
         mesh: a `jax.sharding.Mesh` with the axes ``"nodes"`` and ``"chains"``, or one of them,
@@ -95,18 +96,14 @@ class LocalEngine(Engine):
         block: int | None = None,
     ) -> None:
         if mesh is not None and devices is not None:
-            raise InputError("mesh and devices: give one of them; a mesh names its devices.")
+            raise wrong("mesh", " and devices: give one of them; a mesh names its devices.")
         if participation is not None and (mesh is not None or devices is not None):
             raise InputError(
                 "participation: a run with some of its sites is not divided among devices; leave "
                 "mesh and devices out."
-            )
-        if node_mode not in ("auto", "vmap", "map"):
-            raise InputError(f"node_mode is {node_mode!r}: use 'auto', 'vmap' or 'map'.")
-        if block is not None and block < 1:
-            raise InputError(f"block is {block}: it must be at least 1.")
-        self.node_mode = node_mode
-        self.block = block
+            ).at("participation")
+        self.node_mode = arguments.one_of("node_mode", node_mode, ("auto", "vmap", "map"))
+        self.block = arguments.optional_whole("block", block, 1)
         self._mesh = mesh
         self._devices = sharding.devices_asked(devices)
         self.participation = None if participation is None else np.asarray(participation, bool)
@@ -162,7 +159,7 @@ class LocalEngine(Engine):
 
                 tables = multihost_utils.process_allgather(digests)
             rows = [[bytes(row).hex() for row in np.asarray(table)] for table in tables]
-            every = {number: dict(zip(hexes, one, strict=True)) for number, one in enumerate(rows)}
+            every = {number: dict(zip(hexes, row, strict=True)) for number, row in enumerate(rows)}
             fingerprints.check_same(every, "process")
         return [result]
 
@@ -202,7 +199,7 @@ class LocalEngine(Engine):
         if self.participation is not None:
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
-            )
+            ).at("participation")
         devices = self._devices_of_sites()
         division = sharding.of_sites(devices, len(sites))
         self._check_all_processes(division)
@@ -239,13 +236,13 @@ class LocalEngine(Engine):
             raise InputError(
                 f"participation has shape {self.participation.shape}: give (rounds, {nodes}), one "
                 "bool for each round, warm-up included, and each site."
-            )
+            ).at("participation")
         if not self.participation.any(axis=1).all():
-            raise InputError("participation: there is a round in which no site takes part.")
+            raise wrong("participation", ": there is a round in which no site takes part.")
         if not all(isinstance(p.exchange, Mean | None) for p in algorithm.phases):
             raise InputError(
                 "participation: only averages can be taken over some of the sites (fa_hmc, fa_ld)."
-            )
+            ).at("participation")
 
     def _division(
         self, sites: Sites, algorithm: Algorithm, chains: int
@@ -284,16 +281,14 @@ class LocalEngine(Engine):
         divided: sharding.Sharding | None = None,
     ) -> Layout:
         """Choose the batches of nodes, chains and rounds."""
-        nodes, parts, alone = len(sites), 1, len(sites) == 1
-        if divided is not None:
-            parts = divided.nodes * divided.chains
-            alone = nodes == divided.nodes
+        nodes = len(sites)
+        parts = 1 if divided is None else divided.nodes * divided.chains
         cost = method.cost(np.asarray(sites.sizes, np.int64), target.dimension)
         rows = cost.row_gradients / max(cost.gradients, 1)
         row_bytes = sum(leaf.nbytes / leaf.shape[0] for leaf in jax.tree.leaves(sites.first))
         mapped = self.node_mode == "map"
         if self.node_mode == "auto":
-            mapped = alone or rows * row_bytes > MAP_BYTES
+            mapped = nodes == 1 or rows * row_bytes > MAP_BYTES
         draws = method.build(target).draws
         draw_bytes = chains * target.dimension * target.dtype.itemsize
         draw_bytes *= 1 + nodes if draws.agents else 1

@@ -337,11 +337,11 @@ class Iteration:
             return jax.lax.fori_loop(0, phase.repeat, once, carry)
         counts = self.over_chains(phase.repeats)
 
-        def due(place: tuple[Array, Carry]) -> Array:
-            return place[0] < jnp.max(counts(place[1].hub))
+        def due(repeats: tuple[Array, Carry]) -> Array:
+            return repeats[0] < jnp.max(counts(repeats[1].hub))
 
-        def again(place: tuple[Array, Carry]) -> tuple[Array, Carry]:
-            repetition, before = place
+        def again(repeats: tuple[Array, Carry]) -> tuple[Array, Carry]:
+            repetition, before = repeats
             after = once(repetition, before)
             return repetition + 1, kept_where(
                 repetition < counts(before.hub), after, before, per_node

@@ -30,7 +30,7 @@ VALUES_TOGETHER = {"cpu": 2**18}
 leave a processor's cache."""
 
 VALUES_ELSEWHERE = 2**22
-"""The same on an accelerator."""
+"""The same on an accelerator, 16 MiB in single precision. Chosen, not measured."""
 
 FEW_EVALUATIONS = 1_000_000
 """Rows that a query reads at all its points, up to which its program is hardly optimised.

@@ -162,16 +162,16 @@ def _visit_randomness(
     bounds = jnp.cumsum(shares)
 
     def shared(rng: random.RandomStreams) -> tuple[PyTree, Array]:
-        own = phase.shared(rng)
-        return own, rng.uniform(ROUTE_STREAM)
+        numbers = phase.shared(rng)
+        return numbers, rng.uniform(ROUTE_STREAM)
 
-    own, level = _per_chain(shared, keys.shared, counter, layout)
+    numbers, level = _per_chain(shared, keys.shared, counter, layout)
     # Rounding may leave the last bound below one.
     node = jnp.searchsorted(bounds, level * bounds[-1], side="right")
     visited = jnp.minimum(node, layout.nodes - 1).astype(jnp.int32)
     chains = () if layout.chains == 1 else (jnp.arange(layout.chains),)
     key = keys.private[(visited, *chains)]
-    return PhaseRandomness(own, _per_chain(phase.noise, key, counter, layout), visited)
+    return PhaseRandomness(numbers, _per_chain(phase.noise, key, counter, layout), visited)
 
 
 def _arrival_randomness(
@@ -228,7 +228,7 @@ def round_randomness(
 ) -> tuple[PhaseRandomness, ...]:
     """Return all numbers of one round."""
     pairs = zip(phases, keys, strict=True)
-    return tuple(phase_randomness(phase, own, counter, source) for phase, own in pairs)
+    return tuple(phase_randomness(phase, key, counter, source) for phase, key in pairs)
 
 
 def bytes_of_round(phases: tuple[Phase, ...], layout: Layout) -> int:
@@ -269,16 +269,16 @@ def deferred_randomness(
     """Return the numbers of one round, private ones drawn only where and when their node runs."""
     layout = source.layout
 
-    def drawn(phase: Phase, own: PhaseKeys) -> PhaseRandomness:
+    def drawn(phase: Phase, key: PhaseKeys) -> PhaseRandomness:
         if phase.repeated or isinstance(phase.exchange, Route | Mailbox):
-            return phase_randomness(phase, own, counter, source)
+            return phase_randomness(phase, key, counter, source)
 
         def noise(node: Array) -> PyTree:
-            return _per_chain(phase.noise, own.private[node], counter, layout)
+            return _per_chain(phase.noise, key.private[node], counter, layout)
 
-        return PhaseRandomness(_per_chain(phase.shared, own.shared, counter, layout), noise)
+        return PhaseRandomness(_per_chain(phase.shared, key.shared, counter, layout), noise)
 
-    return tuple(drawn(phase, own) for phase, own in zip(phases, keys, strict=True))
+    return tuple(drawn(phase, key) for phase, key in zip(phases, keys, strict=True))
 
 
 def _per_chain(

@@ -46,8 +46,8 @@ class LocalRun(Run):
                 fitted = self._fitted_of(state, program.fit.eval_shape(*given))
             self._arrays = self._arrays._replace(fitted=fitted)
         # A single chain has no chain axis.
-        own = positions[0] if self.layout.chains == 1 else positions
-        begun = own, ring, self._arrays, program.keys(rng.SETUP, base)
+        first = positions[0] if self.layout.chains == 1 else positions
+        begun = first, ring, self._arrays, program.keys(rng.SETUP, base)
         if state is None:
             return program.begin(*begun)
         return self._carry_of(state, program.begin.eval_shape(*begun))
@@ -67,7 +67,7 @@ class LocalRun(Run):
             raise InputError(
                 f"participation has {len(self.participation)} rows: give one for each of the "
                 f"{rounds} rounds, warm-up included."
-            )
+            ).at("participation")
         if self.program.mailbox is not None:
             box = self.program.mailbox
             self.arrivals = mailboxes.Arrivals(box, begin.seed, rounds, begin.warmup, self.names)

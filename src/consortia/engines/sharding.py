@@ -3,7 +3,8 @@
 Every device runs the phases for its own nodes and chains; sums, averages and gossip are collectives
 along the axis ``nodes`` of the mesh, and nothing crosses the axis ``chains``. What belongs to no
 node (the hub) is computed by all devices equally. Random numbers follow from the keys of nodes and
-chains, and are therefore those of one device; sums over nodes are rounded in another order.
+chains, and are therefore those of one device; so are sums over nodes, unless messages are so large
+that they are summed on each device first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from consortia.engines.mailbox import Ring
 from consortia.engines.phases import Carry, Keys, Program, SiteArrays
 from consortia.engines.rng import Layout, PhaseKeys
 from consortia.engines.run import LocalRun, gradients
-from consortia.errors import InputError, RankError
+from consortia.errors import InputError, RankError, wrong
 from consortia.runtime import compiler, late
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -149,9 +150,9 @@ def devices_asked(devices: int | Sequence[Any] | None) -> Sequence[Any] | int | 
     if devices is None:
         return None
     if isinstance(devices, Sequence) and not isinstance(devices, str):
-        wrong = [device for device in devices if not isinstance(device, jax.Device)]
-        if not devices or wrong:
-            raise InputError(f"devices is {devices!r}: give a number, or devices of JAX.")
+        strange = [device for device in devices if not isinstance(device, jax.Device)]
+        if not devices or strange:
+            raise wrong("devices", f" is {devices!r}: give a number, or devices of JAX.")
         return tuple(devices)
     count = arguments.whole("devices", devices, 1)
     offer_cpu_devices(count)
@@ -200,19 +201,19 @@ def found(devices: Sequence[Any] | int | None) -> Sequence[Any]:
         raise InputError(
             f"devices is {devices}, but JAX has {len(there)} ({there[0].platform}): request fewer, "
             f"or set JAX_NUM_CPU_DEVICES={devices} before the start to divide the processor."
-        )
+        ).at("devices")
     return tuple(there[:devices])
 
 
 def check_mesh(mesh: Any) -> None:
     """Raise an `InputError` where this is not a mesh, or its axes have other names."""
     if not isinstance(mesh, jax.sharding.Mesh):
-        raise InputError(f"mesh is {mesh!r}: give a jax.sharding.Mesh.")
+        raise wrong("mesh", f" is {mesh!r}: give a jax.sharding.Mesh.")
     strange = [str(name) for name in mesh.axis_names if name not in (NODES, CHAINS)]
     if strange:
         raise InputError(
             f"mesh has the axis {strange[0]!r}: name its axes 'nodes' and 'chains', or one of them."
-        )
+        ).at("mesh")
 
 
 def of_sites(devices: Sequence[Any], nodes: int) -> Sharding | None:
@@ -239,10 +240,10 @@ def of_mesh(mesh: Any, algorithm: Algorithm, nodes: int, chains: int) -> Shardin
                 f"mesh has {parts[name]} devices along {name!r}, which does not divide the "
                 f"{count} {name if count > 1 else name[:-1]} of this run: give an axis whose "
                 f"length divides {count}."
-            )
+            ).at("mesh")
     refused = _cannot(algorithm, parts[NODES], parts[CHAINS])
     if refused:
-        raise InputError(f"mesh: {refused}")
+        raise wrong("mesh", f": {refused}")
     flat = mesh.devices
     if mesh.axis_names == (CHAINS, NODES):
         flat = flat.T
@@ -283,7 +284,7 @@ def of_devices(
         f"devices: {len(devices)} do not divide {chains} chain{'s' * (chains > 1)} and {nodes} "
         f"site{'s' * (nodes > 1)} evenly{'; ' + reason if reason else ''}: request a number that "
         "divides one of them, or change run.chains."
-    )
+    ).at("devices")
 
 
 def _division(grid: np.ndarray, chains: int) -> Sharding | None:
@@ -338,7 +339,7 @@ def join(coordinator: str, processes: int | None = None, process: int | None = N
             raise InputError(
                 f"coordinator is {SLURM!r}, and this is not a task of Slurm: start the processes "
                 "with srun, or give HOST:PORT."
-            )
+            ).at("coordinator")
     else:
         processes, process = _checked(coordinator, processes, process)
         cluster |= {"coordinator_address": coordinator}
@@ -362,11 +363,11 @@ def _checked(coordinator: str, processes: int | None, process: int | None) -> tu
     if not host or not port.isdigit():
         raise InputError(
             f"coordinator is {coordinator!r}: give HOST:PORT, as in 10.0.0.1:9911, or {SLURM}."
-        )
+        ).at("coordinator")
     processes = arguments.whole("processes", processes, 1)
     process = arguments.whole("process", process, 0)
     if process >= processes:
-        raise InputError(f"process is {process}: number the {processes} processes from 0.")
+        raise wrong("process", f" is {process}: number the {processes} processes from 0.")
     return processes, process
 
 
@@ -561,17 +562,18 @@ class _Part(Program):
         self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
     ) -> tuple[PyTree, PyTree]:
         """Return the message that the outboxes of the nodes of all devices become."""
-        if self.layout.nodes == self._whole.nodes:
+        apart = self.layout.nodes < self._whole.nodes
+        if not (apart and isinstance(phase.exchange, Mean | Sum | Mix)):
             return super().exchanged(phase, outbox, sites, turn)
-        if isinstance(phase.exchange, Mean | Sum):
-            message, turn = super().exchanged(phase, outbox, sites, turn)
-            return jax.lax.psum(message, NODES), turn
-        if isinstance(phase.exchange, Mix):
+        mixes, nodes = isinstance(phase.exchange, Mix), self.layout.nodes
+        if mixes or exchanges.is_in_order(outbox, self._whole.nodes, nodes):
             everyone = jax.lax.all_gather((outbox, sites.weights), NODES, tiled=True)
-            mixed = exchanges.message_of(phase.exchange, *everyone)
-            message = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, self.layout.nodes), mixed)
+            message = exchanges.message_of(phase.exchange, *everyone)
+            if mixes:
+                message = jax.tree.map(lambda leaf: self._cut(leaf, 0, NODES, nodes), message)
             return message, turn
-        return super().exchanged(phase, outbox, sites, turn)
+        message, turn = super().exchanged(phase, outbox, sites, turn)
+        return jax.lax.psum(message, NODES), turn
 
     def average(self, agents: Float[Array, "nodes ..."]) -> Float[Array, " ..."]:
         """Return the mean over the nodes of all devices."""

@@ -218,7 +218,7 @@ def _build_imputed(
     if study.verification is not None or study.left_out is not None:
         raise InputError(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
-            "imputation, and none to compare: leave them out, or take missing = 'complete'."
+            "imputation, and none to compare: leave them out, or set missing = 'complete'."
         )
     engines = tuple(map(engine_of, study.imputed))
     pairs = zip(study.imputed, engines, strict=True)
@@ -438,7 +438,7 @@ def site_of(
 
     def build(engine: Engine) -> Job:
         level, pattern = least_rows()
-        built = study.build(engine, data_folder=origin, own=files, least=level, cells=pattern)
+        built = study.build(engine, data_folder=origin, files=files, least=level, cells=pattern)
         run = study.run
         parts = built.model, built.rows, built.algorithm, run.chains, run.seed, run.warmup
         return Job(*parts, registered=study.registered is not None)
@@ -597,7 +597,7 @@ class Simulated:
         """Accept that it is not known which rows a run is about."""
         return "all"
 
-    def place(self, place: Place, *, again: bool) -> None:
+    def place(self, where: Place, *, again: bool) -> None:
         """Accept any place."""
 
     def spend(self, spent: Spending) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 DAYS = 365
 DAYS_MAX = 36_500
@@ -46,10 +46,10 @@ def make_certificates(
     """
     x509, hashes, serialization, ec = _cryptography()
     if not hosts:
-        raise InputError("hosts: give the names or addresses by which sites reach the SuperLink.")
+        raise wrong("hosts", ": give the names or addresses by which sites reach the SuperLink.")
     hosts = [read_host(host) for host in hosts]
     if not 0 < days <= DAYS_MAX:
-        raise InputError(f"days is {days}: it must be 1 to {DAYS_MAX}.")
+        raise wrong("days", f" is {days}: it must be 1 to {DAYS_MAX}.")
     folder = Path(folder)
     names = ("ca.crt", "ca.key", "server.crt", "server.key")
     paths = Certificates(*(folder / name for name in names))
@@ -171,7 +171,7 @@ def read_host(host: str) -> str:
             raise InputError(
                 f"host is {host!r}: give an address, or a name of letters, digits, '-' and '.' "
                 "(of a name with other letters its form with 'xn--')."
-            ) from None
+            ).at("host") from None
     return host
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from consortia.errors import DeploymentError, InputError
+from consortia.errors import DeploymentError, wrong
 from consortia.federation.certificates import Certificates, make_certificates, make_node_key
 from consortia.federation.commands import as_toml, environment, program, supernode_command
 from consortia.federation.processes import Process, hint, last_lines, stop, wait_for
@@ -69,7 +69,7 @@ class Loopback:
     ) -> None:
         names = [node.name for node in nodes]
         if len(set(names)) < len(names):
-            raise InputError(f"nodes: two have one name, of {', '.join(names)}.")
+            raise wrong("nodes", f": two have one name, of {', '.join(names)}.")
         self.folder = Path(folder).resolve()
         self.nodes = {node.name: node for node in nodes}
         self.deadline = deadline

@@ -150,7 +150,7 @@ HINTS = {
     "more than 5 s early or 5 minutes late, or its key was exchanged.",
     "[code: 2004]": "The SuperLink does not know its key (register its .pub file), or believes it "
     "to be still connected, for 60 s after its last sign of life (start it again then).",
-    "address already in use": "The port is taken: give another.",
+    "address already in use": "The port is in use: choose another.",
 }
 
 

@@ -72,9 +72,9 @@ def approve(internal: Any, approved: Callable[[], Collection[str]]) -> None:
     pull = internal._pull_and_store_message
     hashes: dict[int, str] = {}
 
-    def is_approved(found: str) -> bool:
+    def is_approved(digest: str) -> bool:
         now = approved()
-        return found in now or ANY in now
+        return digest in now or ANY in now
 
     def pull_approved(**arguments: Any) -> Any:
         get_fab = arguments["get_fab"]

@@ -62,7 +62,7 @@ class TaskTransport(Transport):
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
         """Return the results of the tasks that have ended since."""
         arrived = []
-        for name in [one for one in messages if one in self._open]:
+        for name in [message for message in messages if message in self._open]:
             (run,) = self._client.run.from_task(int(name))
             if not has_task_finished(run["status"]):
                 continue
@@ -92,7 +92,7 @@ def central(
         organizations: their numbers; by default all.
         deadline: seconds that a node has for each answer.
     """
-    every = organizations or [one["id"] for one in client.organization.list()]
+    every = organizations or [organization["id"] for organization in client.organization.list()]
     transport = TaskTransport(client, every, study)
     return serve_carried(study, transport, _folder(), deadline=deadline)
 

@@ -89,7 +89,7 @@ class MixingMatrix:
             raise InputError(
                 f"{name} is {type(matrix).__name__}: give consortia.graphs.mixing_matrix(...), an "
                 "array (agents, agents) or a SciPy sparse matrix."
-            ) from None
+            ).at(name) from None
         agents = _square(dense.shape, name)
         rows, columns = np.nonzero(dense)  # NaN is not zero, so it stays to be refused
         return cls(rows, columns, dense[rows, columns], agents)
@@ -272,7 +272,7 @@ def _square(shape: tuple[int, ...], name: str) -> int:
         raise InputError(
             f"{name} has shape {shape}: it must be (agents, agents). Of a graph "
             "consortia.graphs.mixing_matrix makes one."
-        )
+        ).at(name)
     return int(shape[0])
 
 
@@ -295,4 +295,4 @@ def _check_sums(matrix: MixingMatrix) -> None:
                 f"mixing is not doubly stochastic: {what} {worst} sums to {sums[worst]:.8g}. Every "
                 "row and every column must sum to one; consortia.graphs.mixing_matrix makes such "
                 "a matrix from a graph."
-            )
+            ).at("mixing")

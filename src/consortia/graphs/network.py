@@ -73,8 +73,8 @@ def agent_errors(tree: Any, mean: Any, covariance: Any) -> np.ndarray:
     ).astype(np.float64)
     return np.array(
         [
-            gaussian_wasserstein2(own.mean(axis=0), np.atleast_2d(np.cov(own.T)), mean, covariance)
-            for own in draws
+            gaussian_wasserstein2(x.mean(axis=0), np.atleast_2d(np.cov(x.T)), mean, covariance)
+            for x in draws
         ]
     )
 
@@ -108,7 +108,7 @@ def picture(mixing: Any, values: Any = None, *, label: str = "", axes: Any = Non
     if colours is not None and colours.shape != (matrix.agents,):
         raise InputError(
             f"values has shape {colours.shape}: give one number for each of {matrix.agents} agents."
-        )
+        ).at("values")
     if axes is None:
         _, axes = plt.subplots()
     graph = networkx.empty_graph(matrix.agents)

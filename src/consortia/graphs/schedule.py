@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.graphs.mixing import Array, MixingMatrix
 
 
@@ -33,10 +33,10 @@ class MixingSchedule:
     def __init__(self, matrices: Iterable[Any]) -> None:
         self.matrices = tuple(MixingMatrix.of(matrix, "matrices") for matrix in matrices)
         if not self.matrices:
-            raise InputError("matrices is empty: give at least one mixing matrix.")
+            raise wrong("matrices", " is empty: give at least one mixing matrix.")
         sizes = {matrix.agents for matrix in self.matrices}
         if len(sizes) > 1:
-            raise InputError(f"matrices are for {sorted(sizes)} agents: give equal sizes.")
+            raise wrong("matrices", f" are for {sorted(sizes)} agents: give equal sizes.")
         content = "".join(matrix.digest for matrix in self.matrices)
         self.digest = hashlib.sha256(content.encode()).hexdigest()
 
@@ -133,10 +133,10 @@ def lost_links(mixing: Any, probability: float, *, turns: int, seed: int) -> Mix
     """
     matrix = MixingMatrix.of(mixing)
     if not matrix.symmetric:
-        raise InputError("mixing is not symmetric: a lost link must take the same from both ends.")
+        raise wrong("mixing", " is not symmetric: a lost link must take the same from both ends.")
     chance = arguments.number("probability", probability, 0.0, 1.0)
     if chance == 1.0:
-        raise InputError("probability is 1: no link would ever hold.")
+        raise wrong("probability", " is 1: no link would ever hold.")
     rng = np.random.default_rng(arguments.whole("seed", seed, 0))
     upper = matrix.rows < matrix.columns
     first, second, weights = matrix.rows[upper], matrix.columns[upper], matrix.values[upper]

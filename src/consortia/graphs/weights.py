@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.graphs import builders
 from consortia.graphs.mixing import MixingMatrix
 from consortia.graphs.schedule import MixingSchedule
@@ -71,9 +71,9 @@ def mixing_matrix(
     if not isinstance(kind, str):
         return _on_graph(MixingMatrix.of(kind), first, second, count)
     if kind not in KINDS:
-        raise InputError(f"kind is {kind!r}: use one of {', '.join(KINDS)}, or give a matrix.")
+        raise wrong("kind", f" is {kind!r}: use one of {', '.join(KINDS)}, or give a matrix.")
     if delta is not None and kind != "laplacian":
-        raise InputError(f"delta is for kind='laplacian', not for kind={kind!r}.")
+        raise wrong("delta", f" is for kind='laplacian', not for kind={kind!r}.")
     most = int(degrees.max(initial=0))
     larger = np.maximum(degrees[first], degrees[second])
     if kind == "laplacian" and delta is not None:
@@ -82,7 +82,7 @@ def mixing_matrix(
             raise InputError(
                 f"delta={step:g} makes the own weight of an agent with {most} neighbours negative:"
                 f" give at most {1 / most:g}."
-            )
+            ).at("delta")
         weights = np.full(len(first), step)
     elif kind in ("laplacian", "max_degree"):
         weights = np.full(len(first), 1.0 / (1 + most))
@@ -120,7 +120,7 @@ def as_mixing(mixing: Mixing) -> MixingMatrix | MixingSchedule | str:
             raise InputError(
                 f"mixing is {mixing!r}: use one of {', '.join(NETWORKS)}, or "
                 "consortia.graphs.mixing_matrix(graph)."
-            )
+            ).at("mixing")
         return mixing
     return MixingMatrix.of(mixing)
 
@@ -144,7 +144,7 @@ def resolve(mixing: Any, agents: int) -> MixingMatrix:
     """
     matrix = resolve_any(mixing, agents)
     if isinstance(matrix, MixingSchedule):
-        raise InputError("mixing is a schedule of matrices, and only one can be used here.")
+        raise wrong("mixing", " is a schedule of matrices, and only one can be used here.")
     return matrix
 
 
@@ -158,7 +158,7 @@ def resolve_any(mixing: Any, agents: int) -> MixingMatrix | MixingSchedule:
         raise InputError(
             f"mixing is for {matrix.agents} agents, there are {agents} sites: give one row and "
             "one column for each."
-        )
+        ).at("mixing")
     return matrix
 
 
@@ -177,10 +177,10 @@ def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]
         raise InputError(
             f"graph is {graph!r}, the name of a network: give the network itself, e.g. {text}. A "
             "method takes the name alone, as its argument mixing."
-        )
+        ).at("graph")
     if hasattr(graph, "is_directed"):
         if graph.is_directed():
-            raise InputError("graph is directed: gossip needs links in both directions.")
+            raise wrong("graph", " is directed: gossip needs links in both directions.")
         number = {node: i for i, node in enumerate(graph.nodes)}
         pairs = [(number[a], number[b]) for a, b in graph.edges()]
         count = len(number)
@@ -189,21 +189,21 @@ def _edges(graph: Any, agents: int | None) -> tuple[np.ndarray, np.ndarray, int]
             raise InputError(
                 "agents is missing: a list of edges does not say how many agents there are; give "
                 "agents=, or a networkx graph with a node for each site."
-            )
+            ).at("agents")
         pairs, count = list(graph), arguments.whole("agents", agents, 1)
     if count == 0:
-        raise InputError("graph has no nodes: give one node for each site.")
+        raise wrong("graph", " has no nodes: give one node for each site.")
     try:
         ends = np.asarray(pairs, np.int64).reshape(-1, 2)
     except (ValueError, TypeError):
         raise InputError(
             f"graph is {graph!r}: give a networkx graph, or a list of pairs of agents' indices."
-        ) from None
-    wrong = np.flatnonzero(np.any((ends < 0) | (ends >= count), axis=1))
-    if wrong.size:
+        ).at("graph") from None
+    strange = np.flatnonzero(np.any((ends < 0) | (ends >= count), axis=1))
+    if strange.size:
         raise InputError(
-            f"graph: edge {tuple(ends[wrong[0]].tolist())} names an agent outside 0..{count - 1}."
-        )
+            f"graph: edge {tuple(ends[strange[0]].tolist())} names an agent outside 0..{count - 1}."
+        ).at("graph")
     ends = ends[ends[:, 0] != ends[:, 1]]
     both = np.concatenate([ends, ends[:, ::-1]])
     first, second = np.divmod(np.unique(both[:, 0] * count + both[:, 1]), count)
@@ -217,7 +217,7 @@ def _check_regular(degrees: np.ndarray, first: np.ndarray, second: np.ndarray) -
         raise InputError(
             f"kind='uniform' is not doubly stochastic here: neighbours {i} and {j} have "
             f"{degrees[i]} and {degrees[j]} neighbours. Use kind='metropolis'."
-        )
+        ).at("kind")
 
 
 def _on_graph(
@@ -236,5 +236,5 @@ def _on_graph(
         raise InputError(
             f"mixing: agent {i} gives agent {j} the weight {matrix.values[other][missing[0]]:g}, "
             "but the graph has no edge between them: set it to zero or add the edge."
-        )
+        ).at("mixing")
     return matrix

@@ -37,7 +37,7 @@ def example_rows(caller: str, rows: Any) -> dict[str, np.ndarray]:
     columns = {str(name): np.asarray(column) for name, column in table.items()}
     lengths = {len(column) for column in columns.values() if column.ndim}
     if len(lengths) != 1 or not all(column.ndim for column in columns.values()) or lengths == {0}:
-        raise InputError(f"{caller}: the columns are no arrays of one number of rows.")
+        raise InputError(f"{caller}: the columns are not arrays with the same number of rows.")
     if lengths == {1}:
         return {name: np.concatenate([column, column]) for name, column in columns.items()}
     chosen = list(range(min(ROWS, *lengths)))
@@ -96,8 +96,8 @@ def check_law(caller: str, name: str, whole: np.ndarray, parts: np.ndarray, read
     """
     if reads or (np.all(np.isfinite(whole)) and not _same(whole, parts)):
         raise InputError(
-            f"{caller}: the law of {name!r} depends on the rows, which are others at every "
-            "site: give what it depends on as a constant."
+            f"{caller}: the law of {name!r} depends on the rows, which differ between sites: give "
+            "what it depends on as a constant."
         )
     if not np.all(np.isfinite(whole)):
         raise InputError(

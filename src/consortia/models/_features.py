@@ -55,7 +55,7 @@ def product(x: Any, coefficients: Array) -> Array:
         if rows.shape[-1] != held_width(features):
             raise InputError(
                 f"x has {rows.shape[-1]} columns, but the model was made with features={features}."
-            )
+            ).at("x")
         widths = [(0, 0)] * (coefficients.ndim - 1) + [(0, added)]
         coefficients = jnp.pad(coefficients, widths)
     return rows @ coefficients.T

@@ -293,18 +293,17 @@ def _begun(shape: tuple[int, ...], like: Array) -> _State:
 @np.errstate(all="ignore")  # of NumPy: a step of NaN is not taken
 def _stepped(density: GroupDensity, begun: _State, like: Array, most: int) -> _State:
     """Take Newton steps until they are short, up to the ``most``-th."""
-    xp = namespace(like)
-    eye = xp.eye(begun.z.shape[-1], dtype=like.dtype)
+    xp, unit = namespace(like), _unit(begun.precision)
 
     def step(state: _State) -> _State:
         gradient, second = density.derivatives(state.z)
         gradient = gradient - state.z
-        precision = (xp.broadcast_to(eye, second.shape) - second).astype(eye.dtype)
+        precision = (unit - second).astype(unit.dtype)
         # where h is convex, a step of the prior's length uphill
         move = (_inverse(_at_least(1.0, precision)) @ gradient[..., None])[..., 0]
         low = xp.where(gradient > 0, state.z, state.low)
         high = xp.where(gradient < 0, state.z, state.high)
-        if eye.size == 1:
+        if unit.size == 1:
             state = state._replace(low=low, high=high)
             move = _bracketed(move, gradient, precision[..., 0], state)
         move = xp.clip(move, -STEP_MOST, STEP_MOST).astype(state.z.dtype)
@@ -349,15 +348,12 @@ def _at_least(least: float, matrix: Array) -> Array:
     """Return matrices (..., K, K) whose eigenvalues are moved so that none is smaller."""
     xp = namespace(matrix)
     short = xp.maximum(least - _smallest(matrix), 0)
-    return matrix + _on_diagonal(short, matrix)
+    return matrix + short[..., None, None] * _unit(matrix)
 
 
-def _on_diagonal(values: Array, like: Array) -> Array:
-    """Return diagonal matrices of the shape of others."""
-    xp = namespace(like)
-    return values[..., None, None] * xp.broadcast_to(
-        xp.eye(like.shape[-1], dtype=like.dtype), like.shape
-    )
+def _unit(like: Array) -> Array:
+    """Return the unit matrix with as many axes as others have."""
+    return namespace(like).eye(like.shape[-1], dtype=like.dtype)[(None,) * (like.ndim - 2)]
 
 
 # --- symmetric matrices (..., K, K) with K = 1 to 3, written out: a library call a group is slow,
@@ -370,9 +366,8 @@ def _inverse(matrix: Array) -> Array:
     xp = namespace(matrix)
     if matrix.shape[-1] == 2:
         a, b, c = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
-        determinant = (a * c - b**2)[..., None, None]
-        rows = [xp.stack([c, -b], axis=-1), xp.stack([-b, a], axis=-1)]
-        return xp.stack(rows, axis=-2) / determinant
+        adjugate = xp.stack([c, -b, -b, a], axis=-1).reshape(matrix.shape)
+        return adjugate / (a * c - b**2)[..., None, None]
     a, b, c = (matrix[..., row, :] for row in range(3))
     adjugate = xp.stack([xp.cross(b, c), xp.cross(c, a), xp.cross(a, b)], axis=-1)
     return adjugate / (a * adjugate[..., 0]).sum(axis=-1)[..., None, None]
@@ -394,13 +389,14 @@ def lower(matrix: Array, least: float = 0.0) -> Array:
 def _smallest(matrix: Array) -> Array:
     """Return the smallest eigenvalues."""
     xp, size = namespace(matrix), matrix.shape[-1]
-    middle = xp.trace(matrix, axis1=-2, axis2=-1) / size
     if size == 1:
-        return middle
-    apart = matrix - _on_diagonal(middle, matrix)
-    spread = xp.sqrt((apart**2).sum(axis=(-2, -1)) / (size * (size - 1)))
+        return matrix[..., 0, 0]
     if size == 2:
-        return middle - spread
+        a, c = matrix[..., 0, 0], matrix[..., 1, 1]
+        return (a + c) / 2 - xp.sqrt(((a - c) / 2) ** 2 + matrix[..., 0, 1] ** 2)
+    middle = xp.trace(matrix, axis1=-2, axis2=-1) / size
+    apart = matrix - middle[..., None, None] * _unit(matrix)
+    spread = xp.sqrt((apart**2).sum(axis=(-2, -1)) / (size * (size - 1)))
     a, b, c = (apart[..., row, :] for row in range(3))
     cosine = (a * xp.cross(b, c)).sum(axis=-1) / (2 * xp.where(spread > 0, spread, 1.0) ** 3)
     angle = xp.arccos(xp.clip(cosine, -1, 1)) / 3

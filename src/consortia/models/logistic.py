@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from consortia.core import arguments
-from consortia.core.arrays import VALUES_AT_ONCE, sigmoid, softplus
 from consortia.core.fingerprints import of_value
-from consortia.core.host import MOST_ROWS, Params, RowValues
+from consortia.core.host import Params, SiteLikelihood
 from consortia.core.model import Model
 from consortia.models._features import arranged, predictor
 from consortia.models._shared import (
@@ -22,6 +21,9 @@ from consortia.models._shared import (
     wrong_classes,
 )
 from consortia.runtime.late import jax
+
+if TYPE_CHECKING:
+    from consortia.models.regression.evaluation import Evaluation
 
 
 @cache
@@ -100,7 +102,7 @@ def logistic_regression(
 
 
 class _OnHost:
-    """The density as NumPy evaluates it, see `consortia.core.host.HostDensity`."""
+    """The density of the formula ``y ~ x0 + x1 + ...``, see `consortia.core.host.HostDensity`."""
 
     labels: Mapping[str, Any] = {}
     units: Mapping[str, float] = {}
@@ -110,9 +112,28 @@ class _OnHost:
         self._features, self._scales = features, scales
         self.digest = of_value(("logistic_regression", features, *scales.items()))
 
+    @cached_property
+    def _formula(self) -> Evaluation:
+        # a third of a second to import, and only for conversations
+        from consortia.models.regression.construction import question_of
+        from consortia.models.regression.density import Density
+        from consortia.models.regression.evaluation import Evaluation
+        from consortia.models.regression.specification import Specification, Unit
+
+        names = [f"x{index}" for index in range(self._features)]
+        terms = ["1" if "intercept" in self._scales else "0", *names]
+        question = question_of(f"y ~ {' + '.join(terms)}", "bernoulli")
+        units = dict.fromkeys(names, Unit(0.0, 1.0, 1))
+        priors = {name: f"normal(0, {scale!r})" for name, scale in self._scales.items()}
+        return Evaluation(Density(Specification(question, (), (), units, {}, {}), priors))
+
+    def _columns(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the rows without the padding of their features."""
+        return {**rows, "x": np.asarray(rows["x"], np.float64)[:, : self._features]}
+
     def way(self, rows: int) -> str:
         """Return the way in which so many rows are evaluated: "NumPy" or "compiled"."""
-        return "compiled" if rows > MOST_ROWS else _Rows.way
+        return self._formula.way(rows)
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior, −v/s²."""
@@ -120,72 +141,12 @@ class _OnHost:
 
     def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute the probabilities of the classes, (K, n, 2)."""
-        chance = sigmoid(self.site({"y": np.zeros(0), **rows}).log_odds(params, slice(None)))
-        return np.stack([1 - chance, chance], axis=-1)
+        return self._formula.predict(params, self._columns(rows))
 
     def log_likelihood(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute log p(y_i | θ), (K, n)."""
-        return self.site(rows).parts(params)
+        return self._formula.log_likelihood(params, self._columns(rows))
 
-    def site(self, rows: Mapping[str, np.ndarray]) -> _Rows:
+    def site(self, rows: Mapping[str, np.ndarray]) -> SiteLikelihood:
         """Return the likelihood of a site's rows."""
-        x = np.asarray(rows["x"], np.float64)[:, : self._features]  # without the padding
-        return _Rows(x, np.asarray(rows["y"], np.float64))
-
-
-class _Rows:
-    """The likelihood of a site's rows, see `consortia.core.host.SiteLikelihood`."""
-
-    way = "NumPy"
-
-    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
-        self._x, self._y = x, y
-
-    def log_odds(self, params: Params, part: slice) -> np.ndarray:
-        """Return η of some rows, (K, n)."""
-        t = params["coefficients"] @ self._x[part].T
-        if "intercept" in params:
-            t += params["intercept"][:, None]
-        return t
-
-    def _parts(self, params: Params) -> Iterator[tuple[slice, np.ndarray]]:
-        """Yield some rows at a time, with their log-odds at all points."""
-        width = max(VALUES_AT_ONCE // len(params["coefficients"]), 64)
-        for at in range(0, len(self._y), width):
-            part = slice(at, at + width)
-            yield part, self.log_odds(params, part)
-
-    def values(self, params: Params, nodes: int | None) -> np.ndarray:
-        """Return log L, (K,)."""
-        total = np.zeros(len(params["coefficients"]))
-        for part, t in self._parts(params):
-            total += t @ self._y[part] - softplus(t).sum(axis=-1)
-        return total
-
-    def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
-        """Return the gradient, by name."""
-        total = {name: np.zeros_like(values) for name, values in params.items()}
-        for part, t in self._parts(params):
-            errors = self._y[part] - sigmoid(t)
-            total["coefficients"] += errors @ self._x[part]
-            if "intercept" in params:
-                total["intercept"] += errors.sum(axis=-1)
-        return total
-
-    def errors(self, params: Params, nodes: tuple[int, ...]) -> np.ndarray:
-        """Raise: nothing is integrated out."""
-        raise TypeError("a model without a rule of quadrature has no error of one")
-
-    def parts(self, params: Params) -> np.ndarray:
-        """Return log p(z_i | θ) of all rows, which are independent."""
-        return self.of_rows(params, slice(None))
-
-    def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
-        """Return the derivatives of log L by values of some of its rows, (K, k, n)."""
-        every, features = np.ones(len(values.steps), bool), self._x.shape[1]
-        moved = _Rows(values.moved["x"][:, :features], values.moved["y"])
-        return values.slopes(moved.parts(params), every)
-
-    def of_rows(self, params: Params, part: slice) -> np.ndarray:
-        """Return log p(y_i | θ) of some rows, (K, n)."""
-        return -softplus((1 - 2 * self._y[part]) * self.log_odds(params, part))
+        return self._formula.site(self._columns(rows))

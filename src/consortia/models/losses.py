@@ -10,7 +10,7 @@ import numpy as np
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.runtime.late import PyTree, jax, jnp
 
 Loss = Callable[[Any], Any]
@@ -46,12 +46,12 @@ def local_losses(losses: Sequence[Loss], init: PyTree, weights: Any = None) -> t
     """
     given = tuple(losses)
     if not given:
-        raise InputError("losses: got none; give a function of the parameters for each site.")
+        raise wrong("losses", ": got none; give a function of the parameters for each site.")
     shares = np.full(len(given), 1 / len(given))
     if weights is not None:
         shares = np.asarray(arguments.site_weights(weights, "weights"), np.float64)
     if len(shares) != len(given):
-        raise InputError(f"weights has {len(shares)} values for {len(given)} losses: one each.")
+        raise wrong("weights", f" has {len(shares)} values for {len(given)} losses: give one each.")
 
     def log_likelihood(params: PyTree, batch: Any) -> Any:
         def of_site(site: Any) -> Any:

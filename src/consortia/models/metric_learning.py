@@ -108,7 +108,7 @@ def leading_directions(rows: Any, count: int) -> np.ndarray:
     if matrix.ndim != 2 or count > min(matrix.shape):
         raise InputError(
             f"rows has shape {matrix.shape}: give (rows, features), with at least {count} of each."
-        )
+        ).at("rows")
     values, vectors = np.linalg.eigh(matrix.T @ matrix)
     return vectors[:, np.argsort(values)[::-1][:count]].T
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from consortia.core import arguments
 from consortia.core.model import Model
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.models._shared import (
     Array,
     PyTree,
@@ -116,5 +116,5 @@ def mlp(
 def _check_hidden(hidden: Sequence[int]) -> list[int]:
     """Return the widths of the hidden layers; refuse what is none."""
     if not isinstance(hidden, Sequence) or not hidden:
-        raise InputError(f"hidden is {hidden!r}: give the widths of the hidden layers, (512, 512).")
+        raise wrong("hidden", f" is {hidden!r}: give the widths of the hidden layers, (512, 512).")
     return [arguments.whole(f"hidden[{i}]", width, 1) for i, width in enumerate(hidden)]

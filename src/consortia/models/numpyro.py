@@ -95,7 +95,7 @@ def from_numpyro(
     _check_arguments(model, example, constants)
     traced = _Traced(model, constants, {k: (v.shape[1:], v.dtype) for k, v in example.items()})
     sorted_ = _sorted(traced, example, site_plate)
-    if not sorted_.own:
+    if not sorted_.local:
         return Model(
             sorted_.log_prior,
             sorted_.log_likelihood,
@@ -202,14 +202,14 @@ class _Sorted:
 
     traced: _Traced  # the function
     latents: Mapping[str, _Latent]  # of the latent variables, by name
-    own: Mapping[str, _Own]  # of those that are drawn for each site anew, by name
+    local: Mapping[str, _Own]  # of those that are drawn for each site anew, by name
     # names of the statements that do not depend on rows, besides the latents
     prior: tuple[str, ...]
     likelihood: tuple[str, ...]  # names of those that are sums over rows
     derived: tuple[str, ...]  # names of the deterministic ones that do not depend on rows
     # of these, names of those that depend on what is the site's own
     derived_of_own: tuple[str, ...]
-    point: Mapping[str, np.ndarray]  # a value of each latent variable, ``own`` included
+    point: Mapping[str, np.ndarray]  # a value of each latent variable, ``local`` included
 
     def start(self, key: Array) -> dict[str, Array]:
         """Return unconstrained parameters to start from."""
@@ -231,15 +231,15 @@ class _Sorted:
 
     def constrained(self, params: PyTree) -> dict[str, Array]:
         """Return the latent variables on their own scale."""
-        return {name: one.transform(params[one.sampled]) for name, one in self.latents.items()}
+        return {name: var.transform(params[var.sampled]) for name, var in self.latents.items()}
 
     def log_prior(self, params: PyTree) -> Array:
         """Return log p(θ) of the unconstrained parameters, Jacobians included."""
         values = self.constrained(params)
         statements = self.traced.statements(values, self.traced.row())
         total = sum(_log_density(statements[name]) for name in (*self.latents, *self.prior))
-        for name, one in self.latents.items():
-            total += jnp.sum(one.transform.log_abs_det_jacobian(params[one.sampled], values[name]))
+        for name, var in self.latents.items():
+            total += jnp.sum(var.transform.log_abs_det_jacobian(params[var.sampled], values[name]))
         return jnp.asarray(total)
 
     def log_likelihood(self, params: PyTree, batch: PyTree) -> Array:
@@ -262,15 +262,15 @@ class _Sorted:
     @cached_property
     def size(self) -> int:
         """Numbers that a site integrates over."""
-        return sum(latent.size for latent in self.own.values())
+        return sum(latent.size for latent in self.local.values())
 
     def _normals(self, z: Array) -> dict[str, Array]:
         """Return the numbers z, (size,), as the standard normal variables of each name."""
-        ends = np.cumsum([latent.size for latent in self.own.values()])[:-1]
+        ends = np.cumsum([latent.size for latent in self.local.values()])[:-1]
         parts = jnp.split(z, ends)
         return {
             name: part.reshape(latent.shape)
-            for (name, latent), part in zip(self.own.items(), parts, strict=True)
+            for (name, latent), part in zip(self.local.items(), parts, strict=True)
         }
 
     def _given_own(self, params: PyTree, rows: PyTree, mask: Array) -> _integrated.GroupDensity:
@@ -301,23 +301,24 @@ class _Sorted:
         values, row = self.constrained(params), self.traced.row()
         trace = self.traced.statements(values, row, normals=self._normals(z))
         drawn = {
-            name: jnp.take(trace[name]["value"], 0, axis=one.axis) for name, one in self.own.items()
+            name: jnp.take(trace[name]["value"], 0, axis=var.axis)
+            for name, var in self.local.items()
         }
         return drawn | {name: trace[name]["value"] for name in self.derived_of_own}
 
     def check(self, batch: PyTree) -> str | None:
         """Find a fault in the rows of a site, if they have two entries of its plate."""
-        wide = [name for name in self.own if self.point[name].shape != self.own[name].shape]
+        wide = [name for name in self.local if self.point[name].shape != self.local[name].shape]
         others = {name: value for name, value in self.point.items() if name not in wide}
 
         @jax.jit
         @jax.grad
-        def slope(own: Mapping[str, Array]) -> Array:
-            return jnp.sum(self._of_rows({**others, **own}, {}, batch))
+        def slope(entries: Mapping[str, Array]) -> Array:
+            return jnp.sum(self._of_rows({**others, **entries}, {}, batch))
 
         at = slope({name: jnp.asarray(self.point[name]) for name in wide}) if wide else {}
         for name, values in at.items():
-            by_entry = np.moveaxis(np.asarray(values), self.own[name].axis, 0)
+            by_entry = np.moveaxis(np.asarray(values), self.local[name].axis, 0)
             entries = np.flatnonzero(np.any(by_entry.reshape(len(by_entry), -1) != 0, axis=1))
             if len(entries) > 1:
                 return (
@@ -375,17 +376,17 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
             ) from error
 
     count = len(next(iter(example.values())))
-    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
     first, other = of(example, {}, 0), of(example, {}, 1)
-    one = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
+    of_one_row = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
     latents: dict[str, _Latent] = {}
-    own: dict[str, _Own] = {}
+    local: dict[str, _Own] = {}
     observed: list[str] = []
     derived: list[str] = []
     for name, statement in first.items():
         kind = statement["type"]
-        if kind in ("sample", "deterministic") and name not in one:
-            raise InputError(f"from_numpyro: {name!r} is there with some numbers of rows only.")
+        if kind in ("sample", "deterministic") and name not in of_one_row:
+            raise InputError(f"from_numpyro: {name!r} exists only for some numbers of rows.")
         if kind in ("param", "mutable"):
             raise InputError(f"from_numpyro: {name!r} is a numpyro.{kind}: give it a prior.")
         if kind == "plate":
@@ -396,31 +397,31 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
                     "themselves; leave subsample_size out."
                 )
         elif kind == "deterministic":
-            if np.shape(statement["value"]) == one[name].shape:
+            if np.shape(statement["value"]) == of_one_row[name].shape:
                 derived.append(name)
         elif kind == "sample" and statement["is_observed"]:
             observed.append(name)
         elif kind == "sample" and (axis := _axis_of(statement, site_plate)) is not None:
-            own[name] = _own(name, statement, one[name], axis)
+            local[name] = _own(name, statement, of_one_row[name], axis)
         elif kind == "sample":
-            latents[name] = _latent(name, statement, other[name], one[name], biject_to)
+            latents[name] = _latent(name, statement, other[name], of_one_row[name], biject_to)
     if not latents:
         raise InputError("from_numpyro: the model has no latent variable that sites share.")
-    if (size := sum(each.size for each in own.values())) > max(_integrated.NODES):
+    if (size := sum(each.size for each in local.values())) > max(_integrated.NODES):
         raise InputError(
-            f"from_numpyro: a site has {size} numbers of its own ({', '.join(own)}): a rule of "
+            f"from_numpyro: a site has {size} numbers of its own ({', '.join(local)}): a rule of "
             f"quadrature takes at most {max(_integrated.NODES)}. Give the plate another name, with "
             "all sites in it, and pick their entries by a column: all are sampled then."
         )
     points = [
-        {name: np.asarray(run[name]["value"]) for name in (*latents, *own)}
+        {name: np.asarray(run[name]["value"]) for name in (*latents, *local)}
         for run in (first, other)
     ]
 
     @jax.jit
     def densities(rows: Any, point: Any) -> dict[str, Array]:
         run = of(rows, point)
-        return {name: _log_density(run[name]) for name in (*observed, *latents, *own)}
+        return {name: _log_density(run[name]) for name in (*observed, *latents, *local)}
 
     prior: list[str] = []
     likelihood: list[str] = []
@@ -437,18 +438,19 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         (likelihood if judged(is_sum_over_rows, name) else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.")
-    for name in (*latents, *own):
+    for name in (*latents, *local):
         judged(check_law, name)
-    elsewhere = points[0] | {name: points[1][name] for name in own}
+    elsewhere = points[0] | {name: points[1][name] for name in local}
     moved = densities(example, elsewhere)
     for name in (*latents, *prior):
         if not np.isclose(moved[name], together[0][name], TOLERANCE, TOLERANCE):
             raise InputError(
-                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, own))}, which each site "
-                "draws for itself, and on no row: sites share it, so it cannot."
+                f"from_numpyro: {name!r} depends on {' or '.join(map(repr, local))}, which each "
+                "site draws for itself, and on no row: sites share it, so it cannot."
             )
-    shared, of_own = _derived(of, derived, example, points[0], elsewhere if own else None)
-    return _Sorted(traced, latents, own, tuple(prior), tuple(likelihood), shared, of_own, points[0])
+    shared, of_own = _derived(of, derived, example, points[0], elsewhere if local else None)
+    parts = tuple(prior), tuple(likelihood)
+    return _Sorted(traced, latents, local, *parts, shared, of_own, points[0])
 
 
 def _derived(
@@ -498,12 +500,12 @@ def _shapes(run: Mapping[str, Any]) -> dict[str, Array]:
     }
 
 
-def _latent(name: str, statement: Any, other: Any, one: Any, biject_to: Any) -> _Latent:
+def _latent(name: str, statement: Any, other: Any, of_one_row: Any, biject_to: Any) -> _Latent:
     shape = np.shape(statement["value"])
-    if shape != one.shape:
+    if shape != of_one_row.shape:
         raise InputError(
             f"from_numpyro: the latent variable {name!r} has shape {shape} with several rows and "
-            f"{one.shape} with one: a value of each row cannot be sampled by the "
+            f"{of_one_row.shape} with one: a value of each row cannot be sampled by the "
             "server. Integrate it out, or give groups by a column with their number as a constant."
         )
     if statement["fn"].support.is_discrete:
@@ -546,10 +548,10 @@ def _axis_of(statement: Mapping[str, Any], plate: str) -> int | None:
     return batch + frames[0].dim if frames else None
 
 
-def _own(name: str, statement: Any, one: Any, axis: int) -> _Own:
+def _own(name: str, statement: Any, of_one_row: Any, axis: int) -> _Own:
     """Return a latent variable of the site, or refuse it."""
     shape = np.shape(statement["value"])
-    if shape != one.shape:
+    if shape != of_one_row.shape:
         raise InputError(
             f"from_numpyro: {name!r} has a value of each row in the plate of the site: give this "
             "plate the size 1, or the number of sites."

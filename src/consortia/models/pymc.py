@@ -205,13 +205,13 @@ class _Graph:
         from pytensor.compile.mode import Mode
 
         shared = {
-            one: one.type.filter(rows[n], allow_downcast=True) for n, one in self.columns.items()
+            var: var.type.filter(rows[n], allow_downcast=True) for n, var in self.columns.items()
         }
-        given = {one: tensor.constant(value) for one, value in shared.items()}
+        given = {variable: tensor.constant(value) for variable, value in shared.items()}
         mode = Mode(linker="py", optimizer="fast_compile")
-        shapes = [one.shape for one in self.latents]
+        shapes = [latent.shape for latent in self.latents]
         arrays = function([], shapes, givens=given, mode=mode, on_unused_input="ignore")()
-        return [tuple(np.asarray(one).tolist()) for one in arrays]
+        return [tuple(np.asarray(shape).tolist()) for shape in arrays]
 
 
 def _tail_of(latent: Any) -> Tail | None:
@@ -235,14 +235,14 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
     model, latents = graph.model, graph.latents
     if not latents:
         raise InputError(f"{CALLER}: the model has no latent variable.")
-    for one in latents:
-        if np.dtype(one.dtype).kind not in "fc":
+    for latent in latents:
+        if np.dtype(latent.dtype).kind not in "fc":
             raise InputError(
-                f"{CALLER}: the latent variable {one.name!r} is discrete: sum it out, as "
+                f"{CALLER}: the latent variable {latent.name!r} is discrete: sum it out, as "
                 "pm.Mixture does."
             )
     count = len(next(iter(example.values())))
-    singles = [{name: one[i : i + 1] for name, one in example.items()} for i in range(count)]
+    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
     shapes = graph.shapes()
 
     def tried(work: Callable[[], Any], rows: int) -> Any:
@@ -270,15 +270,15 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
             )
     from pymc.variational.minibatch_rv import MinibatchRandomVariable
 
-    for one in model.observed_RVs:
-        if one.owner is not None and isinstance(one.owner.op, MinibatchRandomVariable):
+    for observed in model.observed_RVs:
+        if observed.owner is not None and isinstance(observed.owner.op, MinibatchRandomVariable):
             raise InputError(
-                f"{CALLER}: the observed variable {one.name!r} has a total_size: methods take "
+                f"{CALLER}: the observed variable {observed.name!r} has a total_size: methods take "
                 "minibatches by themselves; leave it out."
             )
     statements = [*model.observed_RVs, *model.potentials]
     every = [*latents, *statements]
-    names = [one.name for one in every]
+    names = [variable.name for variable in every]
     densities = tried(lambda: jax.jit(graph.densities(every)), count)
     points = [
         {
@@ -290,7 +290,7 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
 
     def table(rows: Mapping[str, Any], count: int) -> np.ndarray:
         runs = tried(lambda: [densities(point, rows) for point in points], count)
-        return np.array([[float(one) for one in run] for run in runs])
+        return np.array([[float(value) for value in run] for run in runs])
 
     together = table(example, count)
     apart = np.stack([table(single, 1) for single in singles], axis=-1)
@@ -298,9 +298,9 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
     for at, latent in enumerate(latents):
         check_law(CALLER, latent.name, together[:, at], apart[:, at], reads[at])
     prior, likelihood = list(latents), list[Any]()
-    for at, one in enumerate(statements, len(latents)):
+    for at, statement in enumerate(statements, len(latents)):
         is_sum = is_sum_over_rows(CALLER, names[at], together[:, at], apart[:, at], reads[at])
-        (likelihood if is_sum else prior).append(one)
+        (likelihood if is_sum else prior).append(statement)
     if not likelihood:
         raise InputError(f"{CALLER}: no observed variable or potential depends on the rows.")
     kinds = {name: (column.shape[1:], column.dtype) for name, column in example.items()}
@@ -327,8 +327,8 @@ def _model(
     def start(key: Array) -> dict[str, Array]:
         keys = jax.random.split(key, len(sampled))
         return {
-            name: jax.random.uniform(one, shape, minval=-RADIUS, maxval=RADIUS)
-            for one, (name, shape) in zip(keys, sampled.items(), strict=True)
+            name: jax.random.uniform(key_of, shape, minval=-RADIUS, maxval=RADIUS)
+            for key_of, (name, shape) in zip(keys, sampled.items(), strict=True)
         }
 
     tails = graph.tails
@@ -339,12 +339,12 @@ def _model(
 
     def log_likelihood(params: PyTree, batch: PyTree) -> Array:
         def of_row(row: PyTree) -> Array:
-            one = {name: leaf[None] for name, leaf in row.items()}
-            return jnp.sum(jnp.stack(likelihood(params, one)))
+            batch_of_one = {name: leaf[None] for name, leaf in row.items()}
+            return jnp.sum(jnp.stack(likelihood(params, batch_of_one)))
 
         return jax.vmap(of_row)({name: jnp.asarray(batch[name]) for name in kinds})
 
-    names = [one.name for one in (*graph.latents, *derived)]
+    names = [variable.name for variable in (*graph.latents, *derived)]
     on_own_scale = graph.function(graph.model.replace_rvs_by_values([*graph.latents, *derived]))
 
     def natural(params: PyTree) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from consortia.core.version import __version__
 from consortia.diagnostics.figures.canvas import COLOURS, check_extra, write_png
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
-from consortia.errors import InputError, StoreError
+from consortia.errors import InputError, StoreError, wrong
 from consortia.models.regression.margins import MarginalEffects
 from consortia.report import accuracy, effects, items, methods, network, paper, plots
 from consortia.report.chapters import Chapter, Part
@@ -77,14 +77,14 @@ def write_report(
         raise InputError(f"{target}: the name of a report must end in {', '.join(FORMATS)}.")
     given = [runs] if isinstance(runs, (str, os.PathLike, RunReport)) else list(runs)
     if not given:
-        raise InputError("runs is empty: give at least one run directory.")
+        raise wrong("runs", " is empty: give at least one run directory.")
     check_extra()
     if target.suffix == ".docx":
         paper.check_extra()
     reports = _distinct([r if isinstance(r, RunReport) else load_run(r, code=code) for r in given])
     try:
         if target.suffix == ".docx":
-            content = paper.docx(title_of(reports), [_chapter(one, "") for one in reports])
+            content = paper.docx(title_of(reports), [_chapter(report, "") for report in reports])
         elif target.suffix == ".pdf":
             content = paper.pdf(page(reports))
         else:
@@ -116,7 +116,7 @@ def page(reports: Sequence[RunReport]) -> str:
     folder = resources.files("consortia.report") / "page"
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((folder / "report.html.jinja").read_text(encoding="utf-8"))
-    chapters = [_chapter(report, f"run-{place}") for place, report in enumerate(reports)]
+    chapters = [_chapter(report, f"run-{index}") for index, report in enumerate(reports)]
     comparison = None
     if len(reports) > 1:
         shown = plots.forest(reports)
@@ -143,17 +143,17 @@ def page(reports: Sequence[RunReport]) -> str:
 
 def title_of(reports: Sequence[RunReport]) -> str:
     """Return the heading of a report."""
-    return reports[0].title if len(reports) == 1 else " · ".join(one.name for one in reports)
+    return reports[0].title if len(reports) == 1 else " · ".join(report.name for report in reports)
 
 
 def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
     """Return the runs with a number behind names that occur twice."""
     names = [report.name for report in reports]
     return [
-        replace(report, name=f"{report.name} ({names[: place + 1].count(report.name)})")
+        replace(report, name=f"{report.name} ({names[: index + 1].count(report.name)})")
         if names.count(report.name) > 1
         else report
-        for place, report in enumerate(reports)
+        for index, report in enumerate(reports)
     ]
 
 
@@ -196,10 +196,11 @@ def _predicted_lines(report: RunReport) -> list[str]:
         return []
     if report.places is None:
         return list(report.prediction.lines())
-    if report.natural:  # the prediction is of what was sampled, which has other names
+    # the prediction is of what was sampled, which has other names, but for those of ready models
+    if report.natural and "kind" not in report.settings.get("model", {}):
         return list(report.prediction.lines(()))
     names = dict(zip(report.places.tolist(), short_names(report.table), strict=True))
-    return list(report.prediction.lines([names[place] for place in range(len(names))]))
+    return list(report.prediction.lines([names[index] for index in range(len(names))]))
 
 
 def _participants(looked: Examined) -> list[Part]:
@@ -307,7 +308,7 @@ def _show_posterior(
 ) -> list[Part]:
     """Return the parts on the posterior and on the priors."""
     _, which = plots.chosen(report)
-    beside = effects.priors_beside(report)
+    comparison = effects.priors_beside(report)
     return [
         Part(
             "posterior",
@@ -321,9 +322,9 @@ def _show_posterior(
             "priors",
             "Priors",
             "The assumptions before the data, and the knowledge after them. Where the two "
-            f"agree, the data were not informative. {effects.moved_by_priors(beside)}".rstrip(),
-            [plots.priors(beside)],
-            [prior_table(beside, {} if response is None else response.priors)],
+            f"agree, the data were not informative. {effects.moved_by_priors(comparison)}".rstrip(),
+            [plots.priors(comparison)],
+            [prior_table(comparison, {} if response is None else response.priors)],
         ),
         Part(
             "sensitivity",

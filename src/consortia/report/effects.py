@@ -14,7 +14,6 @@ from consortia.core import parameters
 from consortia.data.writing import truth_of
 from consortia.diagnostics.figures.canvas import Plot, drawing
 from consortia.diagnostics.figures.forest import forest_figure
-from consortia.diagnostics.units import CONSTANT, SLOPES, in_column_units
 from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.models.regression.estimates import Estimates, estimates_of, places_near_one
@@ -50,15 +49,20 @@ NOUNS = {
 MOST_DRAWN = 40
 """Lines of a forest plot."""
 
+SLOPES, CONSTANT = "coefficients", "intercept"
 IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "correlation"
-"""Variables of a regression with levels and slopes by site."""
+"""Variables of a regression, and those of one with levels and slopes by site."""
 
 LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
 """The coefficient of a level: its factor and its name."""
 
 PRIOR_DRAWS = 4000
+"""Draws of the priors whose intervals a table shows: the ends of 95 % intervals are then good to
+0.04 sd. Chosen, not measured."""
+
 MARGINAL_DRAWS = 1000
-"""Draws for which the mean of every row is computed."""
+"""Draws for which the mean of every row is computed: each costs a pass over the rows, and an
+average is good to 0.03 sd. Chosen, not measured."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +164,7 @@ def _columns(
     They are in the units of the columns, or as they were sampled, and repeated in proportion to
     their weights.
     """
-    posterior = (report.tree if sampled else in_column_units(report.tree))["posterior"]
+    posterior = (report.tree if sampled else report.shown)["posterior"]
     if name not in posterior.data_vars:
         return None
     variable = posterior[name]
@@ -191,7 +195,7 @@ def by_site(report: RunReport) -> SiteEffects | None:
     response = response_of(report)
     draws: dict[str, dict[str, np.ndarray]] = {}
     for variable in (SLOPES, IN_SD, LOG_SD):
-        if (columns := _columns(report, variable)) is not None:
+        if (columns := _columns(report, variable, sampled=variable != SLOPES)) is not None:
             names, values = columns
             draws[variable] = dict(zip(names, values.reshape(-1, len(names)).T, strict=True))
     correlated = any(CORRELATED in str(name) for name in report.tree["posterior"].data_vars)
@@ -225,26 +229,26 @@ def margins(report: RunReport) -> tuple[MarginalEffects | None, str]:
         return None, f"Not done: {error}"
 
 
-def effects_forest(found: Estimates) -> Plot:
+def effects_forest(shown: Estimates) -> Plot:
     """Return the forest plot of the effects."""
     with drawing():
-        figure = forest_figure({"": found.blocks[""][:MOST_DRAWN]}, found.effect, found.level)
+        figure = forest_figure({"": shown.blocks[""][:MOST_DRAWN]}, shown.effect, shown.level)
     return Plot(
         figure,
-        f"Forest plot of {len(found)} {found.effect}s; the numbers are in the table.",
-        f"The median of each {found.effect} and its {100 * found.level:.0f} % interval"
-        + (", on a logarithmic axis" if found.effect != "difference" else "")
+        f"Forest plot of {len(shown)} {shown.effect}s; the numbers are in the table.",
+        f"The median of each {shown.effect} and its {100 * shown.level:.0f} % interval"
+        + (", on a logarithmic axis" if shown.effect != "difference" else "")
         + "; the line marks the absence of an effect.",
     )
 
 
-def site_forest(found: SiteEffects) -> Plot:
+def site_forest(site_effects: SiteEffects) -> Plot:
     """Return the forest plot by site, with the common effect and a new site's."""
     with drawing():
-        figure = forest_figure(found.blocks, found.effect, found.level)
+        figure = forest_figure(site_effects.blocks, site_effects.effect, site_effects.level)
     return Plot(
         figure,
-        f"Forest plot by site of {', '.join(found.terms)}; the numbers are in the table.",
+        f"Forest plot by site of {', '.join(site_effects.terms)}; the numbers are in the table.",
         "Circles: sites. Diamonds: the common effect and, dashed, the prediction for a new site.",
     )
 
@@ -353,26 +357,26 @@ def _moved(way: str, response: Response) -> str:
     return f"{'' if what.startswith('odds') else 'a '}{way} {what}"
 
 
-def _stated(found: Estimates, row: int, response: Response) -> str:
+def _stated(shown: Estimates, row: int, response: Response) -> str:
     """Return one effect in words."""
-    moved = _moved("higher" if found.above[row] > 0.5 else "lower", response)
-    return f"{_who(found.names[row], response)} goes with {moved} ({_interval(found, row)})"
+    moved = _moved("higher" if shown.above[row] > 0.5 else "lower", response)
+    return f"{_who(shown.names[row], response)} goes with {moved} ({_interval(shown, row)})"
 
 
-def _open(found: Estimates, row: int, response: Response) -> str:
+def _open(shown: Estimates, row: int, response: Response) -> str:
     """Return one effect of open direction in words."""
-    above = found.above[row]
+    above = shown.above[row]
     way = "higher" if above > 0.5 else "lower"
     return (
-        f"whether {_who(found.names[row], response)} goes with "
-        f"{_moved('higher or lower', response)} is not clear ({_interval(found, row)}; {way} with "
+        f"whether {_who(shown.names[row], response)} goes with "
+        f"{_moved('higher or lower', response)} is not clear ({_interval(shown, row)}; {way} with "
         f"probability {max(above, 1 - above):.2f})"
     )
 
 
-def _interval(found: Estimates, row: int) -> str:
-    middle, low, high = numbers([found.median[row], found.lower[row], found.upper[row]], found)
-    return f"{found.effect} {middle}, {100 * LEVEL:.0f} % interval {low} to {high}"
+def _interval(shown: Estimates, row: int) -> str:
+    middle, low, high = numbers([shown.median[row], shown.lower[row], shown.upper[row]], shown)
+    return f"{shown.effect} {middle}, {100 * LEVEL:.0f} % interval {low} to {high}"
 
 
 def _who(name: str, response: Response) -> str:
@@ -389,9 +393,7 @@ def _who(name: str, response: Response) -> str:
 def numbers(values: Sequence[float], of: Estimates | SiteEffects) -> list[str]:
     """Return effects with three digits; ratios near 1 with as many as tell them from it."""
     places = None if of.effect == "difference" else places_near_one(values)
-    return [
-        number(one) if places is None or abs(one) >= HUGE else f"{one:.{places}f}" for one in values
-    ]
+    return [number(x) if places is None or abs(x) >= HUGE else f"{x:.{places}f}" for x in values]
 
 
 def number(value: float) -> str:
@@ -495,7 +497,7 @@ def moved_by_priors(priors: Sequence[PriorBeside]) -> str:
         text += f"; {rest} more in the table. " if rest > 0 else ". "
     if weak:
         text += (
-            f"Of {', '.join(weak)} the rows tell less than the priors: only a run with wider "
+            f"Of {', '.join(weak)} the data tell less than the priors: only a run with wider "
             "priors shows how far these move them."
         )
     return text.rstrip()

@@ -53,25 +53,25 @@ def examined(report: RunReport) -> Examined:
     return Examined(reported, drawn, sensitivity, check, proportional, tuple(not_made))
 
 
-def sensitivity_table(found: Examined) -> Table | None:
+def sensitivity_table(examined: Examined) -> Table | None:
     """Show each parameter's dependence on the prior."""
-    one = found.sensitivity
-    if one is None:
+    res = examined.sensitivity
+    if res is None:
         return None
     rows = tuple(
         (name, f"{prior:.2f}", f"{shift:+.2f}", f"{ratio:.2f}", finding or "little")
         for name, prior, shift, ratio, finding in zip(
-            shortened(one.names), one.measure, one.shift, one.sd_ratio, one.findings, strict=True
+            shortened(res.names), res.measure, res.shift, res.sd_ratio, res.findings, strict=True
         )
     )
     heads = ("", "measure", "mean moves by (sd)", "sd times", "the prior matters")
     return Table("Each parameter if the prior counted twice", heads, rows)
 
 
-def fit_table(found: Examined) -> Table | None:
+def fit_table(examined: Examined) -> Table | None:
     """Return posterior predictive checks by site and of all sites."""
-    one = found.check
-    if one is None:
+    check = examined.check
+    if check is None:
         return None
     rows = tuple(
         (
@@ -81,20 +81,20 @@ def fit_table(found: Examined) -> Table | None:
             f"{number(line.lower)} to {number(line.upper)}",
             share_of(line.p),
         )
-        for line in one.lines
+        for line in check.lines
     )
-    heads = ("", "observed", "simulated", f"{100 * one.level:g} %", "p")
+    heads = ("", "observed", "simulated", f"{100 * check.level:g} %", "p")
     return Table("Posterior predictive checks", heads, rows)
 
 
-def proportional_table(found: Examined) -> Table | None:
+def proportional_table(examined: Examined) -> Table | None:
     """Show the change of each log hazard ratio with the logarithm of time."""
-    one = found.proportional
-    if one is None:
+    test = examined.proportional
+    if test is None:
         return None
     rows = tuple(
         (name, f"{change:+.3g}", f"{error:.3g}", share_of(p))
-        for name, change, error, p in zip(one.names, one.change, one.error, one.p, strict=True)
+        for name, change, error, p in zip(test.names, test.change, test.error, test.p, strict=True)
     )
     heads = ("", "change with log(time)", "standard error", "p")
     return Table("Are the hazards proportional?", heads, rows)

@@ -170,11 +170,11 @@ def quadrature_in(report: RunReport) -> Mapping[str, Any] | None:
     return kept if used else None
 
 
-def checklist(found: tuple[Item, ...]) -> Table | None:
+def checklist(items: tuple[Item, ...]) -> Table | None:
     """Return the items as a table; None without any."""
-    if not found:
+    if not items:
         return None
-    rows = tuple((f"{item.key} {item.title}", item.state, printable(item.answer)) for item in found)
+    rows = tuple((f"{item.key} {item.title}", item.state, printable(item.answer)) for item in items)
     heads = ("item", "", "in this report")
     return Table("STROBE 1 to 22 and ROBUST", heads, rows, worded=True)
 

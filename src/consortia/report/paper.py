@@ -140,7 +140,7 @@ def pdf(page: str) -> bytes:
         MissingExtraError: there is no browser that does, or it did not.
     """
     program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    otherwise = "open report.html and print it there, or take --format docx"
+    otherwise = "open report.html and print it there, or use --format docx"
     if program is None:
         raise MissingExtraError(
             f"PDF needs Chromium, Chrome or Edge, and none was found: {otherwise}."

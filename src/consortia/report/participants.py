@@ -39,18 +39,18 @@ def _lists(value: Any) -> Any:
     return [_lists(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
-def participant_tables(found: TableOne) -> list[Table]:
+def participant_tables(table_one: TableOne) -> list[Table]:
     """Return the flow of rows, the missing values, and Table 1, by site and overall."""
     parts = {
-        f"Flow of {found.unit}": found.flow,
-        f"Missing values, in {found.unit} read": _gaps(found.missing),
-        f"Table 1: analysed {found.unit} by site": found.lines,
+        f"Flow of {table_one.unit}": table_one.flow,
+        f"Missing values, in {table_one.unit} read": _gaps(table_one.missing),
+        f"Table 1: analysed {table_one.unit} by site": table_one.lines,
     }
-    if found.balance:
-        parts["Balance: s" + BALANCE[1:]] = found.balance
-    heads = ("", *found.columns)
+    if table_one.balance:
+        parts["Balance: s" + BALANCE[1:]] = table_one.balance
+    heads = ("", *table_one.columns)
     return [
-        Table(caption, heads, tuple((found.named(line), *line.cells) for line in lines))
+        Table(caption, heads, tuple((table_one.named(line), *line.cells) for line in lines))
         for caption, lines in parts.items()
     ]
 
@@ -63,13 +63,13 @@ def _gaps(lines: Sequence[Line]) -> list[Line]:
     return gaps
 
 
-def curves_table(found: Curves) -> Table:
+def curves_table(drawn: Curves) -> Table:
     """Return the estimates at the agreed times."""
-    several = len(found.kinds) > 1
-    heads = ["", "at risk", "follow-up ended", *found.kinds, "no event", "95 % interval"]
-    heads += [f"incidence of {kind}" for kind in found.kinds] if several else []
+    several = len(drawn.kinds) > 1
+    heads = ["", "at risk", "follow-up ended", *drawn.kinds, "no event", "95 % interval"]
+    heads += [f"incidence of {kind}" for kind in drawn.kinds] if several else []
     rows = []
-    for name, curve in found.strata.items():
+    for name, curve in drawn.strata.items():
         for j, time in enumerate(curve.times):
             first = f"{time:g}" if name == ALL else f"{name}, {time:g}"
             counts = [curve.at_risk[j], curve.ended[j], *curve.events[j].tolist()]
@@ -79,23 +79,23 @@ def curves_table(found: Curves) -> Table:
     return Table("Kaplan–Meier at the agreed times", tuple(heads), tuple(rows))
 
 
-def curves_plots(found: Curves) -> list[Plot]:
+def curves_plots(drawn: Curves) -> list[Plot]:
     """Return the curves of no event, and of several causes those of their incidence.
 
     A single time does not make a curve: it is in the table alone.
     """
-    if all(len(curve.times) < 2 for curve in found.strata.values()):
+    if all(len(curve.times) < 2 for curve in drawn.strata.values()):
         return []
-    shown = [_survival_plot(found)]
-    if len(found.kinds) > 1:
-        shown.append(_incidence_plot(found))
+    shown = [_survival_plot(drawn)]
+    if len(drawn.kinds) > 1:
+        shown.append(_incidence_plot(drawn))
     return shown
 
 
-def _survival_plot(found: Curves) -> Plot:
+def _survival_plot(drawn: Curves) -> Plot:
     with drawing():
         figure, axes = axes_of(6.0, 3.4)
-        for colour, (name, curve) in zip(SERIES * 7, found.strata.items(), strict=False):
+        for colour, (name, curve) in zip(SERIES * 7, drawn.strata.items(), strict=False):
             label = None if name == ALL else name
             _step(axes, curve, curve.survival, 1.0, colour, label)
             axes.fill_between(
@@ -105,23 +105,23 @@ def _survival_plot(found: Curves) -> Plot:
         axes.set_ylim(0, 1.02)
         axes.set_xlabel("time")
         axes.set_ylabel("probability of no event")
-        if len(found.strata) > 1:
+        if len(drawn.strata) > 1:
             axes.legend()
     text = "Kaplan–Meier, with 95 % intervals, at the times on which the sites agreed."
     left = ""
-    if found.without:
+    if drawn.without:
         left = (
-            f" Not shown: {', '.join(found.without)}, because a cell is too small to be reported."
+            f" Not shown: {', '.join(drawn.without)}, because a cell is too small to be reported."
         )
     return Plot(figure, f"{text} The numbers are in the table.", f"{text}{left}")
 
 
-def _incidence_plot(found: Curves) -> Plot:
+def _incidence_plot(drawn: Curves) -> Plot:
     lines = ("-", "--", ":", "-.")
     with drawing():
         figure, axes = axes_of(6.0, 3.4)
-        for colour, (name, curve) in zip(SERIES * 7, found.strata.items(), strict=False):
-            for index, kind in enumerate(found.kinds):
+        for colour, (name, curve) in zip(SERIES * 7, drawn.strata.items(), strict=False):
+            for index, kind in enumerate(drawn.kinds):
                 label = kind if name == ALL else f"{kind}, {name}"
                 shade = SERIES[index % len(SERIES)] if name == ALL else colour
                 _step(axes, curve, curve.incidence[:, index], 0.0, shade, label, lines[index % 4])
@@ -135,7 +135,7 @@ def _incidence_plot(found: Curves) -> Plot:
 
 
 def _step(
-    axes: Any, one: Curve, values: Any, start: float, colour: str, label: str | None,
+    axes: Any, curve: Curve, values: Any, start: float, colour: str, label: str | None,
     line: str = "-",
 ) -> None:  # fmt: skip
-    axes.step([0, *one.times], [start, *values], where="post", color=colour, label=label, ls=line)
+    axes.step([0, *curve.times], [start, *values], where="post", color=colour, label=label, ls=line)

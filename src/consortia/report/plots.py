@@ -31,6 +31,10 @@ RANKED = 100
 """Draws a chain in a rank plot: ranks are of draws that hardly depend on one another."""
 SIMULATIONS = 300
 BAND = 0.95
+LABELS, SHORT = 5, 6
+"""Intervals between the labels of a narrow axis, at most; with more letters than those there is one
+fewer."""
+
 MOST_WIDTHS, MOST_AXES = 30, 4
 """Widths of its narrowest interval that an axis is long, at most; axes of a forest."""
 LEGEND = 45
@@ -188,6 +192,8 @@ def _forest(series: dict[str, Intervals], members: Sequence[int], labels: Sequen
         if left <= 0 <= right:
             axes.axvline(0, color=RULE, linewidth=0.8, zorder=0)
         axes.margins(y=0.5 / count)
+        letters = max(len(f"{end:.3g}") for end in (left, right))
+        axes.locator_params(axis="x", nbins=LABELS - (letters > SHORT))
         axes.yaxis.set_visible(False)
         axes.spines["left"].set_visible(False)
         _legend(axes, list(series))
@@ -324,11 +330,11 @@ def bias(report: RunReport) -> Plot | None:
     )
 
 
-def priors(found: Sequence[PriorBeside]) -> Plot | None:
+def priors(parameters: Sequence[PriorBeside]) -> Plot | None:
     """Return the intervals of priors and posteriors, in standard widths of the prior; or None."""
-    if not found:
+    if not parameters:
         return None
-    rows = list(found)[:MOST_FOREST]
+    rows = list(parameters)[:MOST_FOREST]
     places = np.arange(len(rows), 0, -1)
     with drawing():
         figure, axes = axes_of(4.6, 0.75 + 0.24 * len(rows))
@@ -348,7 +354,7 @@ def priors(found: Sequence[PriorBeside]) -> Plot | None:
         figure,
         f"Priors and posteriors of {len(rows)} coefficients; the numbers are in the table.",
         "Grey and broad: the prior's 95 % interval. Coloured and narrow: the posterior's. The "
-        "shorter it is, the more the data tell.",
+        "narrower the posterior's, the more the data tell.",
     )
 
 

@@ -64,7 +64,7 @@ def sample_and_report(
         request()
 
     tree = begin(built.model, built.sites, built.algorithm, progress=not quiet, on_plan=on_plan)
-    found = None if verify is None else verify(tree)
+    check = None if verify is None else verify(tree)
     without: str | None = None
     skipped: list[str] = []
     if leave_out is not None:
@@ -79,7 +79,7 @@ def sample_and_report(
             replace_file(directory / LEFT_OUT, [f"{without}\n".encode()])
     given = (study, built, directory, tree, console)
     return _report(
-        *given, reference=reference, aside=aside, found=found, without=without, skipped=skipped
+        *given, reference=reference, aside=aside, check=check, without=without, skipped=skipped
     )
 
 
@@ -92,7 +92,7 @@ def _report(
     *,
     reference: bool,
     aside: Aside | None,
-    found: Verification | None,
+    check: Verification | None,
     without: str | None,
     skipped: list[str],
 ) -> bool:
@@ -107,13 +107,13 @@ def _report(
         console.print(GO_ON.format(directory), soft_wrap=True)
         return False
 
-    beside, stein, skipped = None, None, [*built.skipped, *skipped]
-    if found is not None:
-        stein = found.stein
-        skipped += found.skipped
-        _keep_verification(directory, found)
-    if found is not None and found.reference is not None:
-        beside = stored(directory / REFERENCE, found.reference, built)
+    compared, stein, skipped = None, None, [*built.skipped, *skipped]
+    if check is not None:
+        stein = check.stein
+        skipped += check.skipped
+        _keep_verification(directory, check)
+    if check is not None and check.reference is not None:
+        compared = stored(directory / REFERENCE, check.reference, built)
     elif study.reference is None:
         pass  # none is wanted
     elif why := left_away(built, wanted=reference):
@@ -123,7 +123,7 @@ def _report(
     else:
         with console.status("sampling the reference: NUTS on the pooled data ..."):
             try:
-                beside = reference_of(study, built, directory / REFERENCE, aside)
+                compared = reference_of(study, built, directory / REFERENCE, aside)
             except MissingExtraError as error:
                 skipped.append(f"reference: {error}")
             except KeyboardInterrupt:
@@ -139,7 +139,7 @@ def _report(
         algorithm=built.algorithm,
         held_out=built.held_out,
         labels=built.labels,
-        reference=beside,
+        reference=compared,
         skipped=tuple(skipped),
         stein=stein,
     )
@@ -186,11 +186,11 @@ def _margins_of(built: Built, tree: Any, skipped: list[str]) -> MarginalEffects 
         return None
 
 
-def _keep_verification(directory: Path, found: Verification) -> None:
+def _keep_verification(directory: Path, check: Verification) -> None:
     from consortia.report.run_report import VERIFICATION
 
-    stein = None if found.stein is None else found.stein.plain()
-    content = {"stein": stein, "skipped": list(found.skipped)}
+    stein = None if check.stein is None else check.stein.plain()
+    content = {"stein": stein, "skipped": list(check.skipped)}
     with writing(directory):
         replace_file(directory / VERIFICATION, [json.dumps(content, indent=1).encode()])
 

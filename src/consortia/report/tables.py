@@ -67,7 +67,7 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     known = dict(table.columns)
     known["ess"] = np.minimum(known["ess_bulk"], known["ess_tail"])
     shift = report.predicted("shift")
-    if shift is not None and not report.turned:  # it is of the sampled parameters
+    if shift is not None and not report.natural:  # it is of the sampled parameters
         known["predicted"] = shift
     shown = [name for name in columns if name in known]
     rows = Summary(tuple(short_names(table)), known).cells(shown, most)
@@ -77,21 +77,21 @@ def parameter_table(report: RunReport, columns: Sequence[str], most: int) -> Tab
     return Table(f"{first} in numbers", ("parameter", *heads), tuple(map(tuple, rows)))
 
 
-def effect_table(found: Estimates, response: Response | None = None) -> Table:
+def effect_table(shown: Estimates, response: Response | None = None) -> Table:
     """Return effects with their intervals, and how sure their direction is.
 
     Levels of the ``response`` are named where others are compared with them.
     """
-    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
-    ratio = found.effect != "difference"
+    low, high = (f"{50 * (1 + sign * shown.level):.4g} %" for sign in (-1, 1))
+    ratio = shown.effect != "difference"
     rows = tuple(
-        (_beside_reference(name, response), *numbers(values, found), share_of(above))
+        (_beside_reference(name, response), *numbers(values, shown), share_of(above))
         for name, above, *values in zip(
-            found.names, found.above, found.median, found.lower, found.upper, strict=True
+            shown.names, shown.above, shown.median, shown.lower, shown.upper, strict=True
         )
     )
-    heads = ("", found.effect, low, high, f"probability above {1 if ratio else 0}")
-    return Table(f"{found.effect.capitalize()}s, median and interval", heads, rows)
+    heads = ("", shown.effect, low, high, f"probability above {1 if ratio else 0}")
+    return Table(f"{shown.effect.capitalize()}s, median and interval", heads, rows)
 
 
 def _beside_reference(name: str, response: Response | None) -> str:
@@ -99,41 +99,41 @@ def _beside_reference(name: str, response: Response | None) -> str:
     return f"{name}, against {reference}" if reference else name
 
 
-def site_table(found: SiteEffects) -> Table:
+def site_table(site_effects: SiteEffects) -> Table:
     """Show the differences between sites: each site's effect, the common one, and the spread."""
-    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
+    low, high = (f"{50 * (1 + sign * site_effects.level):.4g} %" for sign in (-1, 1))
     rows = tuple(
         (
-            f"{one.term}: {one.name}",
-            *numbers((one.median, one.lower, one.upper), found),
-            MISSING if math.isnan(one.above) else share_of(one.above),
-            MISSING if math.isnan(one.shrinkage) else number(one.shrinkage),
+            f"{row.term}: {row.name}",
+            *numbers((row.median, row.lower, row.upper), site_effects),
+            MISSING if math.isnan(row.above) else share_of(row.above),
+            MISSING if math.isnan(row.shrinkage) else number(row.shrinkage),
         )
-        for one in found.rows
+        for row in site_effects.rows
     )
-    bound = "0" if found.effect == "difference" else "1"
-    heads = ("", found.effect, low, high, f"probability above {bound}", "shrinkage")
+    bound = "0" if site_effects.effect == "difference" else "1"
+    heads = ("", site_effects.effect, low, high, f"probability above {bound}", "shrinkage")
     return Table("By site", heads, rows)
 
 
-def margin_table(found: MarginalEffects, scale: str, *, by_site: bool) -> Table | None:
+def margin_table(margins: MarginalEffects, scale: str, *, by_site: bool) -> Table | None:
     """Return effects on the mean response over all rows, or at each of several sites.
 
     ``scale`` is that of the effects in words.
     """
-    low, high = (f"{50 * (1 + sign * found.level):.4g} %" for sign in (-1, 1))
-    lines = found.over_all.lines
+    low, high = (f"{50 * (1 + sign * margins.level):.4g} %" for sign in (-1, 1))
+    lines = margins.over_all.lines
     if by_site:
-        lines = tuple(one for rows in found.by_site.values() for one in rows)
+        lines = tuple(effect for rows in margins.by_site.values() for effect in rows)
     if not lines:
         return None
     rows = tuple(
         (
-            f"{one.key}: {one.site}" if by_site else str(one.key),
-            *map(number, (one.mean, one.median, one.lower, one.upper)),
-            share_of(one.above),
+            f"{effect.key}: {effect.site}" if by_site else str(effect.key),
+            *map(number, (effect.mean, effect.median, effect.lower, effect.upper)),
+            share_of(effect.above),
         )
-        for one in lines
+        for effect in lines
     )
     heads = ("", "mean", "median", low, high, "probability above 0")
     over = "at each site" if by_site else "over the rows of all sites"
@@ -158,7 +158,7 @@ def contribution_table(report: RunReport) -> Table | None:
     shares = [count / sum(counted) for count in (*counted, sum(counted))]
     columns[f"share of the {unit}s"] = [f"{100 * share:.0f} %" for share in shares]
     if values := _of_rows(report, "trials"):
-        trials, events = (_totals(report, one) for one in (values, _of_rows(report, "y")))
+        trials, events = (_totals(report, v) for v in (values, _of_rows(report, "y")))
         columns |= {"trials": _with_total(trials), "events": _with_total(events)}
         columns["events per trial"] = _rates(events, trials)
     response = response_of(report)
@@ -203,19 +203,19 @@ def _totals(report: RunReport, columns: Sequence[np.ndarray]) -> list[int]:
     return [round(float(w @ column)) for w, column in zip(weights, columns, strict=True)]
 
 
-def prior_table(found: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:
+def prior_table(parameters: Sequence[PriorBeside], priors: Mapping[str, str]) -> Table | None:
     """Return each prior in words and its interval beside the posterior, and what it moves."""
-    if not found and not priors:
+    if not parameters and not priors:
         return None
-    shown = {one.name for one in found}
+    shown = {row.name for row in parameters}
     rows = tuple(
         (
-            one.name,
-            one.words,
-            *(f"{number(at[0])} to {number(at[2])}" for at in (one.prior, one.posterior)),
-            f"{one.without:+.2f}" if math.isfinite(one.without) else MISSING,
+            row.name,
+            row.words,
+            *(f"{number(at[0])} to {number(at[2])}" for at in (row.prior, row.posterior)),
+            f"{row.without:+z.2f}" if math.isfinite(row.without) else MISSING,
         )
-        for one in found
+        for row in parameters
     )
     rows += tuple(
         (name, words, *[MISSING] * 3) for name, words in priors.items() if name not in shown
@@ -273,52 +273,52 @@ def cost_table(report: RunReport) -> Table:
     record, reference, ess = report.record, report.reference_record, report.worst.ess
     warmup, rounds = record.get("warmup", 0), record.get("rounds", 0)
     done = record.get("iterations_run")
-    found = {"draws kept": f"{report.draws * report.chains:,}"}
+    costs = {"draws kept": f"{report.draws * report.chains:,}"}
     if done is None:
-        found["rounds"] = f"unfinished, of {rounds:,} after {warmup:,} of warm-up"
+        costs["rounds"] = f"unfinished, of {rounds:,} after {warmup:,} of warm-up"
     else:
-        own = max(done - warmup, 0)
-        found["rounds"] = f"{own:,} after {warmup:,} of warm-up ({record['stopped']})"
+        own_rounds = max(done - warmup, 0)
+        costs["rounds"] = f"{own_rounds:,} after {warmup:,} of warm-up ({record['stopped']})"
     for label, key in (
         ("messages each way", "communication_rounds"),
         ("bytes sent, up and down", "bytes_sent"),
         ("gradients of a site", "gradients"),
         ("rows read", "row_gradients"),
     ):
-        found[label] = f"{record[key]:,}" if key in record else MISSING
+        costs[label] = f"{record[key]:,}" if key in record else MISSING
     if "messages_before" in record:
-        found["messages before them, to agree"] = f"{record['messages_before']:,}"
+        costs["messages before them, to agree"] = f"{record['messages_before']:,}"
     seconds = record.get("seconds")
-    found["seconds, compilation included"] = MISSING if seconds is None else f"{seconds:,.1f}"
+    costs["seconds, compilation included"] = MISSING if seconds is None else f"{seconds:,.1f}"
     if done is not None and ess > 0:
-        found["bytes per effective draw"] = f"{record['bytes_sent'] / ess:,.0f}"
-        found["gradients per effective draw"] = f"{record['gradients'] / ess:,.1f}"
+        costs["bytes per effective draw"] = f"{record['bytes_sent'] / ess:,.0f}"
+        costs["gradients per effective draw"] = f"{record['gradients'] / ess:,.1f}"
         if seconds:
-            found["effective draws per second"] = f"{ess / seconds:,.1f}"
+            costs["effective draws per second"] = f"{ess / seconds:,.1f}"
     if "site_noise_inflation" in record:
-        found["different sites, one at a time"] = (
+        costs["different sites, one at a time"] = (
             f"widen the variance by a predicted {max(record['site_noise_inflation']):.2%} in the "
             "worst coordinate (less if they take turns)"
         )
     if reference is not None and "gradients" in reference:
-        found["reference"] = (
+        costs["reference"] = (
             f"{reference['gradients']:,} gradients of the pooled data, "
             f"{reference['seconds']:.1f} seconds"
         )
         if "divergences" in reference:
-            found["reference"] += f", {reference['divergences']} divergences"
-    return Table("Cost of the run", ("", "this run"), tuple(found.items()))
+            costs["reference"] += f", {reference['divergences']} divergences"
+    return Table("Cost of the run", ("", "this run"), tuple(costs.items()))
 
 
 def comparison_table(reports: Sequence[RunReport], verdicts: Sequence[Verdict]) -> Table:
     """Return verdict, checks, scores and cost of several runs side by side."""
     columns: list[dict[str, str]] = []
-    for report, own in zip(reports, verdicts, strict=True):
-        cells = {"verdict": own.headline}
+    for report, verdict in zip(reports, verdicts, strict=True):
+        cells = {"verdict": verdict.headline}
         cells["algorithm"] = str(
             report.record.get("title", report.record.get("algorithm", MISSING))
         )
-        cells |= {check.title: check.value for check in own.checks}
+        cells |= {check.title: check.value for check in verdict.checks}
         scores = score_table(report)
         cells |= {} if scores is None else {row[0]: row[1] for row in scores.rows}
         columns.append(cells | {row[0]: row[1] for row in cost_table(report).rows})

@@ -14,7 +14,6 @@ import numpy as np
 from consortia.core.printable import printable
 from consortia.core.words import duration, size
 from consortia.diagnostics.summary import tabulate
-from consortia.diagnostics.units import in_column_units
 from consortia.errors import StoreError
 from consortia.report.run_report import short_names
 from consortia.store.runs import open_run, read_record
@@ -132,7 +131,7 @@ class Watch:
         kept = tree["posterior"].sizes.get("draw", 0) if "posterior" in tree.children else 0
         if kept == self._kept or kept < 4:
             return
-        table = tabulate(in_column_units(tree), max_coordinates=COORDINATES)
+        table = tabulate(tree, max_coordinates=COORDINATES)
         self._kept = kept
         rows: list[tuple[float, tuple[str, ...]]] = []
         columns = (table[name] for name in ("r_hat", "ess_bulk", "ess_tail"))

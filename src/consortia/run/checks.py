@@ -16,7 +16,7 @@ from consortia.core.queries import Conversation
 from consortia.core.target import Target, parameters_of
 from consortia.data.sites import Sites
 from consortia.engines.contract import Run
-from consortia.errors import InputError, NonFiniteError, WarmupError, warn
+from consortia.errors import InputError, NonFiniteError, WarmupError, warn, wrong
 from consortia.runtime import late
 from consortia.runtime.late import jax, jnp
 from consortia.schedules import Tabulated
@@ -55,20 +55,25 @@ def check_arguments(
     """Check types and ranges of the arguments of `sample`; return the rounds."""
     check_process()
     if not isinstance(model, Model):
-        raise InputError(
-            f"model is a {type(model).__name__}: give a consortia.Model; of a model of NumPyro "
-            "consortia.from_numpyro makes one, of a network from_flax or from_equinox."
+        what = (
+            "a consortia.Model; consortia.from_numpyro makes one of a model of NumPyro, "
+            "from_flax or from_equinox of a network"
         )
+        if isinstance(getattr(model, "model", None), Model):
+            what = "its .model, and its .sites as sites"
+        raise wrong("model", f" is a {type(model).__name__}: give {what}.")
     if not isinstance(sites, Sites):
         raise InputError(
             f"sites is a {type(sites).__name__}: make it with consortia.Sites.from_list([...]) "
             "or consortia.partition."
-        )
+        ).at("sites")
+    if isinstance(method, type) and issubclass(method, Method):
+        raise wrong("algorithm", f" is {method.name} itself: write {method.name}(...).")
     if not isinstance(method, Method):
         raise InputError(
             f"algorithm is {method!r}: give what consortia.fa_hmc(...) or another factory returns, "
             "or a frozen dataclass that inherits from consortia.core.contract.Method."
-        )
+        ).at("algorithm")
     check_likelihood(model, method)
     if draws is not None:
         if rounds is not None:
@@ -78,7 +83,7 @@ def check_arguments(
     if rounds is None and isinstance(method, Conversation):
         rounds = method.most_rounds
     if rounds is None:
-        raise InputError(f"rounds is missing: {method.name} does not stop by itself.")
+        raise wrong("rounds", f" is missing: {method.name} does not stop by itself.")
     checks.whole("rounds", rounds, 1)
     checks.whole("chains", chains, 1, CHAINS_MAX)
     checks.whole("thin", thin, 1)
@@ -95,7 +100,7 @@ def _rounds_for(draws: int, model: Model, method: Method, init: Any) -> int:
         raise InputError(
             f"draws: {method.name} ends by itself, at a number of effective draws: give "
             f"consortia.{method.name}(effective_size={draws})."
-        )
+        ).at("draws")
     target = Target(model, parameters_of(model, init, jax.random.key(0)))
     return -(-draws // method.build(target).draws.per_iteration)
 
@@ -109,13 +114,13 @@ def check_likelihood(model: Model, method: Method) -> None:
     if model.sandwich and not (isinstance(method, Conversation) and method.sandwich):
         raise InputError(
             f"weights_are='sampling', cluster(...): {method.name} draws from a posterior, whose "
-            "spread is wrong with weights of a sample, or with clusters of rows: take few_rounds."
-        )
+            "spread is wrong with weights of a sample, or with clusters of rows: use few_rounds."
+        ).at("weights_are")
     batch = method.parameters().get("batch_size")
     if model.by_site and batch is not None:
         raise InputError(
             f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
-            "of each site and none of rows: give batch_size=None, take federated_hmc, or write "
+            "of each site and none of rows: give batch_size=None, use federated_hmc, or write "
             "integrate=False where levels of sites are integrated out."
         )
 
@@ -166,11 +171,9 @@ def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:
     """Refuse to keep no draw, or more than 32 bits can count."""
     draws = rounds * per_iteration
     if thin > draws:
-        raise InputError(
-            f"thin={thin} is larger than the {draws} draws of this run: no draw would be kept."
-        )
+        raise wrong("thin", f"={thin} is larger than the {draws} draws of this run: none is kept.")
     if draws >= 2**31:
-        raise InputError(f"rounds={rounds} give {draws} draws: the most is {2**31 - 1}.")
+        raise wrong("rounds", f"={rounds} give {draws} draws: the most is {2**31 - 1}.")
 
 
 def judged_stability(method: Method, model: Model, sites: Sites, parameters: PyTree) -> str | None:
@@ -221,7 +224,7 @@ def check_schedule(method: Method, total: int) -> None:
                 f"step_size is an array of {schedule.length} values, the run has {total} rounds "
                 "(warm-up included): give one value a round, or a function from "
                 "consortia.schedules."
-            )
+            ).at("step_size")
 
 
 def explain_precision(error: WarmupError, model: Model, sites: Sites, params: PyTree) -> None:
@@ -233,7 +236,7 @@ def explain_precision(error: WarmupError, model: Model, sites: Sites, params: Py
     if moved > RESOLVED:
         reason = (
             f"32 bits round the log-density by about {moved:.2g}, and a Metropolis test needs "
-            "tenths of it: set JAX_ENABLE_X64=1 before the start, take a larger unit of the "
+            "tenths of it: set JAX_ENABLE_X64=1 before the start, use a larger unit of the "
             "response, or write a difference of large terms as one (of gammaln as betaln)."
         )
     if reason is not None:

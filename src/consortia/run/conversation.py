@@ -141,7 +141,7 @@ def _predicted(task: Task, method: Conversation, first: Any) -> BiasPrediction |
     if task.on_divergence == "ignore":
         return None
     if not keeps_posterior(method):
-        return BiasPrediction(reason="nothing is known of the law of its draws")
+        return BiasPrediction(reason="the distribution of its draws is not known")
     prediction = predict_bias(task.model, task.sites, method, init=first)
     respond(prediction, task.on_divergence, warned=False)
     return prediction
@@ -163,7 +163,7 @@ def plan_of(panel: Panel, task: Task, posterior: Posterior, method: Conversation
     usual = usual_messages(method, target)
     sizes, width = method.sizes_of(target).values(), target.dtype.itemsize
     up, down = (
-        max((getattr(one, way) for one in sizes), default=0) * width * len(sites)
+        max((getattr(sizes_of, way) for sizes_of in sizes), default=0) * width * len(sites)
         for way in ("up", "down")
     )
     used = panel.devices
@@ -251,9 +251,9 @@ class AnswerSource:
         if stored.query != digest_of(query):
             raise StoreError(
                 f"{str(self.answers.path(number))!r} answers another query than message {number} "
-                f"({query.purpose}) of this run: the server has rounded otherwise, as another "
-                "version of NumPy or SciPy, or another processor does. Resume where the run was "
-                "begun, or start a new run in another directory."
+                f"({query.purpose}) of this run: the server has rounded differently, as with "
+                "another version of NumPy or SciPy, or on another processor. Resume where the run "
+                "was begun, or start a new run in another directory."
             )
         return dict(stored.arrays)
 
@@ -426,13 +426,13 @@ class ConversationRun:
 
     def _check_stored(self, batch: Batch) -> None:
         self._digests.append(hashlib.sha256(np.asarray(batch.draws).tobytes()).hexdigest())
-        place = self._batches
-        if place < len(self._stored) and self._stored[place] != self._digests[place]:
+        index = self._batches
+        if index < len(self._stored) and self._stored[index] != self._digests[index]:
             raise StoreError(
-                f"{self._method.name}: batch {place} of the draws that are stored (counted from 0) "
-                "is not one of the longer run: a later batch has shown that its proposals lacked a "
-                "part of the posterior. Do not use these draws; sample the study anew, with more "
-                "rounds, in a directory of its own."
+                f"{self._method.name}: batch {index} of the draws that are stored (counted from 0) "
+                "is not one of the longer run: a later batch has shown that its proposals lacked "
+                "a part of the posterior. Do not use these draws; sample the study again, with "
+                "more rounds, in a separate directory."
             )
 
     def _records_of(self, batch: Batch) -> Records:
@@ -445,7 +445,7 @@ class ConversationRun:
                 f"({chains}, draws, {d}): correct the method."
             )
         if not np.isfinite(draws).all():
-            chain, index, _ = (int(one) for one in np.argwhere(~np.isfinite(draws))[0])
+            chain, index, _ = (int(index_of) for index_of in np.argwhere(~np.isfinite(draws))[0])
             raise NonFiniteError(
                 f"chain {chain} turned non-finite in batch {self._batches} of draws (counted from "
                 f"0), at its draw {index}: look at the model and the data there. "

@@ -21,7 +21,7 @@ from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import MODES_SOUGHT, BiasPrediction
 from consortia.engines.contract import Run
 from consortia.engines.mailbox import servers_of
-from consortia.errors import InputError, NonFiniteError, RankError, WarmupError, warn
+from consortia.errors import NonFiniteError, RankError, WarmupError, warn, wrong
 from consortia.run import checks, quadrature
 from consortia.run import plan as planning
 from consortia.run.compiled import keep_compiled_programs
@@ -447,7 +447,7 @@ def _as_chosen(algorithm: Method, before: Mapping[str, Any]) -> Method:
         return algorithm
     kept = parameters.get("step_size")
     if not isinstance(kept, Mapping) or "value" not in kept:
-        raise InputError("step_size is None, but the run has a schedule: give that schedule.")
+        raise wrong("step_size", " is None, but the run has a schedule: give that schedule.")
     stepped: Any = replace(algorithm, step_size=kept["value"])  # type: ignore[type-var]
     return stepped
 

@@ -22,7 +22,7 @@ from consortia.core.parameters import IMPUTATION
 from consortia.data.sites import Sites
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.run.finishing import diagnosed
 from consortia.store.ending import RunEnd
 from consortia.store.runs import RunStore, read_record
@@ -55,7 +55,7 @@ def engines_of(engine: Engine | tuple[Engine, ...] | None, count: int) -> tuple[
         raise InputError(
             f"engine is a tuple of {len(engine)}, there are {count} imputations: give one engine "
             "for all, or one of each."
-        )
+        ).at("engine")
     return engine
 
 
@@ -68,7 +68,7 @@ def one_engine(engine: Engine | tuple[Engine, ...] | None) -> Engine:
     if isinstance(engine, tuple):
         raise InputError(
             "engine is a tuple, which is for imputations, where sites is one too: give one engine."
-        )
+        ).at("engine")
     return LocalEngine() if engine is None else engine
 
 
@@ -83,16 +83,16 @@ def check_imputations(sites: Sequence[Any], keep: Any, engine: Any) -> None:
         raise InputError(
             "sites is a tuple: give what consortia.regression(..., missing='impute') has as sites, "
             "two imputations or more."
-        )
+        ).at("sites")
     if len({imputation.names for imputation in sites}) > 1:
-        raise InputError("sites: the imputations are not of the same sites.")
+        raise wrong("sites", ": the imputations are not of the same sites.")
     if keep != "draws":
-        raise InputError("keep: with imputations all draws are kept: leave it out.")
+        raise wrong("keep", ": with imputations all draws are kept: leave it out.")
     if isinstance(engine, Engine) and engine.name == "flower":
         raise InputError(
-            "engine: over Flower each imputation is a run of a study of its own: give a tuple with "
-            "the engine of each, as the app of a study does."
-        )
+            "engine: over Flower each imputation is a separate run of a separate study: give a "
+            "tuple with the engine of each, as the app of a study does."
+        ).at("engine")
 
 
 def request_of(path: Any) -> dict[str, Any] | None:

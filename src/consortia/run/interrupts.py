@@ -47,7 +47,7 @@ def interrupted(error: KeyboardInterrupt, where: str, directory: Path | None) ->
     """
     if directory is not None and isinstance(error, Abrupt):
         raise error
-    how = "" if directory is None else f"; go on with `consortia resume {directory}`"
+    how = "" if directory is None else f"; continue with `consortia resume {directory}`"
     warn(f"interrupted after {where}; the draws so far are returned{how}")
     return Ending(RunEnd.INTERRUPTED, f"interrupted after {where}")
 

@@ -75,7 +75,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
         raise InputError(
             f"step_size is None, but none can be chosen: {problem.too_large}, and the rows of all "
             "sites, with which a pilot begins, are not in this process. Give it."
-        )
+        ).at("step_size")
     made = Target(model, problem.start)
     step = first_step(largest_curvature(model, sites, problem.start), len(sites))
     length, position = min(MOST_ROUNDS, rounds), problem.start
@@ -138,12 +138,12 @@ def difference(first: Level, fine: Level, again: Level, dimension: int) -> tuple
     return (coarse - fine.mean) / dimension, error / dimension
 
 
-def acceptance(found: float) -> float:
+def acceptance(log_ratio: float) -> float:
     """Return a = min(1, exp(−|Δ|))."""
-    return math.exp(-abs(found))
+    return math.exp(-abs(log_ratio))
 
 
-def confirms(found: float, error: float, target: BiasTarget) -> bool:
+def confirms(bias: float, error: float, target: BiasTarget) -> bool:
     """Return True if 1 + 4Δ, within its Monte Carlo error, is inside the target for r²."""
     most = ((1 + target.sd) ** 2 - 1) / 4
-    return abs(found) + error <= most
+    return abs(bias) + error <= most

@@ -108,10 +108,10 @@ def _graphs(run: Run) -> list[str]:
 
 def _division(parts: tuple[int, int], nodes: int, chains: int) -> str:
     """Show the division of a run over several devices."""
-    own = [count // part for count, part in zip((nodes, chains), parts, strict=True)]
+    counts = [count // part for count, part in zip((nodes, chains), parts, strict=True)]
     text = (
-        f"each runs {own[0]} of {nodes} site{'s' * (nodes > 1)} "
-        f"and {own[1]} of {chains} chain{'s' * (chains > 1)}"
+        f"each runs {counts[0]} of {nodes} site{'s' * (nodes > 1)} "
+        f"and {counts[1]} of {chains} chain{'s' * (chains > 1)}"
     )
     if parts[0] == 1:
         return f"{text}; each holds all data"

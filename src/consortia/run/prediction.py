@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from consortia.algorithms.expanding import expansion_left
+from consortia.core import arguments
 from consortia.core.contract import Method
 from consortia.core.model import Model
 from consortia.core.target import Target
@@ -43,8 +44,8 @@ PILOTS = 3
 """Pilots, each with half the step of the one before, until one confirms the step."""
 
 FORGOTTEN = (
-    "some sites were absent, and what a prediction without them rests on was known only until the "
-    "run was resumed"
+    "some sites were absent, and what a prediction without them needs was lost when the run was "
+    "resumed"
 )
 """Reason why a resumed run with absent sites has no prediction: that for all is not of it."""
 
@@ -53,11 +54,7 @@ RESPONSES = ("warn", "raise", "ignore")
 
 def check_response(on_divergence: Any) -> str:
     """Return the response to a predicted divergence; refuse another word."""
-    if on_divergence not in RESPONSES:
-        raise InputError(
-            f"on_divergence is {on_divergence!r}: give 'warn', 'raise' or 'ignore' (no prediction)."
-        )
-    return str(on_divergence)
+    return str(arguments.one_of("on_divergence", on_divergence, RESPONSES))
 
 
 def predicted(
@@ -89,7 +86,7 @@ def predicted(
     if problem.too_large is None and operations > MOST_OPERATIONS:
         return BiasPrediction(
             reason=f"{sites.rows:,} rows of {len(sites):,} sites in {dimension:,} parameters are "
-            "too many to be looked at unasked; `consortia check` and theory.bias.predict_bias try"
+            "too many to examine unasked; `consortia check` and theory.bias.predict_bias try"
         )
     return bias.predicted(method, problem)
 
@@ -118,7 +115,7 @@ def predicted_by(
         return BiasPrediction(reason=FORGOTTEN)
     left = expansion_left(fitted)
     if left is None:
-        return BiasPrediction(reason="the search for the mode did not end in the steps it has")
+        return BiasPrediction(reason="the search for the mode did not converge in its steps")
     problem = Problem(model, sites, parameters, left=left, participation=participation)
     return bias.predicted(method, problem)
 
@@ -144,7 +141,7 @@ def chosen(
     needed = MOST_PILOT if choice.margin else math.ceil(PILOT_DRAWS * choice.rounds_per_draw)
     rounds = max(min(needed, request.rounds, MOST_PILOT), LEAST_PILOT)
     mode = Target(problem.model, problem.start).unravel(jnp.asarray(problem.near.mode))
-    fault = "the pilot's chain ran away"
+    fault = "the pilot's chain diverged"
     for _ in range(PILOTS):
         try:
             tree = pilot(choice.method, rounds, mode)
@@ -166,7 +163,7 @@ def chosen(
         )
     raise InputError(
         f"no step size is confirmed by a pilot of {rounds} rounds from the mode ({fault}): the "
-        "posterior is not near its Gaussian law. Give step_size, or take federated_hmc."
+        "posterior is not near its Gaussian law. Give step_size, or use federated_hmc."
     )
 
 

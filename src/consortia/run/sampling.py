@@ -369,17 +369,17 @@ def _resumed_each(
         rule = check_rule(stop)
         request["stop"] = None if rule is None else asdict(rule)
 
-    def run(number: int, seed: int, own: Path | None) -> Any:
-        assert own is not None
+    def run(number: int, seed: int, directory: Path | None) -> Any:
+        assert directory is not None
         rows = several[number]
         shown = on_plan if number == 0 else None
-        begun = together.allgather(lambda: holds_run(own) if together.root else False)
+        begun = together.allgather(lambda: holds_run(directory) if together.root else False)
         more: dict[str, Any]
         if any(begun):
             own_engine = None if engine is None else engines[number]
             more = {"rounds": rounds, "stop": stop, "exact": exact, "engine": own_engine}
-            return resume(own, model, rows, algorithm, on_plan=shown, **more, **options)
-        more = {"seed": seed, "store": own, "engine": engines[number], "on_plan": shown}
+            return resume(directory, model, rows, algorithm, on_plan=shown, **more, **options)
+        more = {"seed": seed, "store": directory, "engine": engines[number], "on_plan": shown}
         return sample(model, rows, algorithm, **_read(request), **more, **options)
 
     return pooled(len(several), request, run, engine=together, store=path, existing=True)

@@ -120,7 +120,7 @@ def plan_size(
     """
     count = arguments.whole("simulations", simulations, 2)
     arguments.positive("level", level, below=1.0)
-    factors = [arguments.positive("times", float(one)) for one in times]
+    factors = [arguments.positive("times", float(factor_given)) for factor_given in times]
     _check(regression)
     density = regression.density
     results = []
@@ -130,8 +130,8 @@ def plan_size(
         ends = []
         for simulation in range(count):
             rng = np.random.default_rng((seed, 1, size, simulation))
-            one = {name: values[simulation : simulation + 1] for name, values in params.items()}
-            sites = simulated(regression, one, rng, factor)
+            point = {name: values[simulation : simulation + 1] for name, values in params.items()}
+            sites = simulated(regression, point, rng, factor)
             drawn = _drawn(regression, sites, algorithm, rounds, warmup, int(rng.integers(2**62)))
             ends.append(np.quantile(drawn, interval_ends(level), axis=0))
             if on_simulation is not None:
@@ -173,7 +173,7 @@ def _check(regression: Regression) -> None:
         raise InputError("plan_size: the formula has no coefficient.")
     if "weights" in asked.extra or asked.parsed.entry is not None:
         raise InputError(
-            "plan_size: responses with weights, or that start late, are not simulated."
+            "plan_size: responses with weights, or with late entry, are not simulated."
         )
     if regression.specification.imputed:
         raise InputError("plan_size: values are imputed: give missing='complete'.")

@@ -203,8 +203,8 @@ def _check_rounding(then: Mapping[str, Any], now: Mapping[str, Any], where: str)
     if changed:
         raise StoreError(
             f"{where} {'; '.join(changed)}: rounding would differ from that of an uninterrupted "
-            "run. Go on there, or give exact=False (the command: --inexact) for the same chain up "
-            "to rounding."
+            "run. Continue there, or give exact=False (the command: --inexact) for the same chain "
+            "up to rounding."
         )
 
 
@@ -239,11 +239,11 @@ def extended(
     if warmup + rounds < done:
         raise InputError(
             f"rounds is {rounds}, but {max(done - warmup, 0)} are done: give that number or more."
-        )
+        ).at("rounds")
     if ended is not None and ended.kind is RunEnd.STOPPING_RULE and stop is not None:
         raise InputError(
             f"the stopping rule ended this run ({ended.text}), and would end a longer one there "
-            "too: give stop=None (the command: --no-stop) to go on without it."
+            "too: give stop=None (the command: --no-stop) to continue without it."
         )
     return dataclasses.replace(request, rounds=rounds)
 
@@ -262,4 +262,4 @@ def check_extensible(before: Mapping[str, Any], request: Request, run: Run) -> N
             "rounds: this run weights each site by its share of the updates of all rounds, so with "
             "another number of rounds its draws would be of another density. Start a new run of "
             "that length, declare the sites' shares, or take aggregate='latest'."
-        )
+        ).at("rounds")

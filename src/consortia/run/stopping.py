@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 
 @dataclass(frozen=True)
@@ -88,4 +88,4 @@ def check_rule(stop: Any) -> StopWhen | None:
     """Return ``stop`` where it is None or a rule."""
     if stop is None or isinstance(stop, StopWhen):
         return stop
-    raise InputError(f"stop is {stop!r}: give consortia.stop_when(...).")
+    raise wrong("stop", f" is {stop!r}: give consortia.stop_when(...).")

@@ -16,7 +16,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.diagnostics.natural import Quantities
 from consortia.engines.contract import Engine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.run import checks
 from consortia.run.recording import Recorder
 from consortia.run.specification import Request, requested_spec, specification_of
@@ -79,13 +79,13 @@ class Task:
             raise InputError(
                 "stop: R-hat and ESS are judged on all draws, which `keep` does not keep: give "
                 "stop_when(budget=...) or keep='draws'."
-            )
+            ).at("stop")
         if not isinstance(self.engine, Engine):
             raise InputError(
                 f"engine is {self.engine!r}: give consortia.LocalEngine() or consortia.MPIEngine()."
-            )
+            ).at("engine")
         if self.on_plan is not None and not callable(self.on_plan):
-            raise InputError(f"on_plan is {self.on_plan!r}: give a function of a Plan.")
+            raise wrong("on_plan", f" is {self.on_plan!r}: give a function of a Plan.")
         arguments.flag("progress", self.progress)
 
     def posterior(self) -> Posterior:

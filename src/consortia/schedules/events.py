@@ -8,7 +8,7 @@ l the updates that the server has done,
 
 The order of events does not depend on the numbers computed, so that it is simulated first, on the
 host, and the numerics then run in one loop over it. A gradient with τ above a bound is dropped: the
-server's state and l stay, the worker fetches anew.
+server's state and l stay, the worker fetches the state again.
 
 Over the events of one server with W workers and L updates, in integers,
 
@@ -275,7 +275,7 @@ def _check_drops(trace: Trace, cap: int | None) -> None:
             f"max_staleness={cap} drops {share[worst]:.0%} of the gradients of server {worst}, "
             f"more than half; with {trace.workers} workers the staleness is {trace.workers - 1} on "
             "average: raise max_staleness, or take fewer workers."
-        )
+        ).at("max_staleness")
 
 
 def _check_shares(trace: Trace, sites: tuple[str, ...], cap: int | None) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.latency import Latency
 
 NODES, FAIR, MOST, LEAST = 200, 1e-9, 1e3, 1e-200
@@ -61,9 +61,9 @@ def probabilities(given: Any, sites: int | None = None) -> tuple[float, ...] | N
         return None
     values = arguments.array("availability", given, "one probability a site")
     if values.ndim != 1 or values.size != (sites or values.size) or not values.size:
-        raise InputError(f"availability has shape {values.shape}: give one probability a site.")
+        raise wrong("availability", f" has shape {values.shape}: give one probability a site.")
     if not ((values > 0) & (values <= 1)).all():
-        raise InputError("availability: give probabilities above 0 and up to 1.")
+        raise wrong("availability", ": give probabilities above 0 and up to 1.")
     return tuple(values.tolist())
 
 
@@ -103,4 +103,4 @@ def fair_weights(
         f"availability: site {short}, with a share of {shares[short]:.3g}, takes part in "
         f"{available[short]:.3g} of the rounds, too few for that share: give it a smaller one by "
         "weights, or wait longer for it."
-    )
+    ).at("availability")

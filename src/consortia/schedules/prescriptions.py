@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from consortia.core.arguments import number, positive, site_weights, whole
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 # --- FA-HMC --------------------------------------------------------------------------------------
 
@@ -48,7 +48,7 @@ def fa_hmc_first_stage(
         raise InputError(
             f"step_size: μ (Kη)² / 4 = {shrink:.4g}, but the bound holds below 1 only; lower "
             "step_size or leapfrog_steps"
-        )
+        ).at("step_size")
     rounds = math.log(8.0) / (-whole("local_steps", local_steps, 1) * math.log1p(-shrink))
     return max(1, math.ceil(rounds))
 
@@ -224,7 +224,7 @@ def de_sgld_step_size(budget: int, *, strong_convexity: float, constant: float) 
     """
     c = positive("constant", constant)
     if c <= 1.0:
-        raise InputError(f"constant: got {constant!r}; the bound needs a constant above 1")
+        raise wrong("constant", f": got {constant!r}; the bound needs a constant above 1")
     k = whole("budget", budget, 2)
     return c * 0.5 * math.log(k) / (positive("strong_convexity", strong_convexity) * k)
 

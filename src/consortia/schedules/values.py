@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, jax, jnp
 
 Schedule = Callable[[Any], Array]
@@ -209,7 +209,7 @@ class Unchosen:
 
     def __call__(self, iteration: Array) -> Array:
         """Refuse: there is no step size yet."""
-        raise InputError("step_size is None: `consortia.sample` chooses it; here it must be given.")
+        raise wrong("step_size", " is None: `consortia.sample` chooses it; here it must be given.")
 
 
 def as_schedule(
@@ -280,7 +280,7 @@ def evaluate(schedule: Schedule, iterations: Iterable[int], name: str = "step_si
         raise InputError(
             f"{name}: the function returned {result.dtype} values of shape {result.shape[1:]} for "
             "one iteration; return one floating number"
-        )
+        ).at(name)
     return _checked(result, wanted, name)
 
 
@@ -293,7 +293,7 @@ def _evaluated(schedule: Schedule, wanted: np.ndarray, name: str) -> np.ndarray:
         raise InputError(
             f"{name}: the function needs the value of the iteration while it is compiled; "
             "choose with jnp.where instead of if, or give an array"
-        ) from error
+        ).at(name) from error
     return np.concatenate([np.asarray(block) for block in made])[: len(wanted)]
 
 
@@ -324,20 +324,20 @@ def _array(value: Any, name: str) -> np.ndarray:
     try:
         array = np.asarray(value)
     except ValueError as error:  # rows of unlike length
-        raise InputError(f"{name}: got {value!r}; give numbers") from error
+        raise wrong(name, f": got {value!r}; give numbers") from error
     # NumPy would convert complex numbers, bools and strings, none of which is a step size.
     if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
         raise InputError(
             f"{name}: got {value!r}; give a number, an array with a value for each iteration, or "
             "a function of the iteration"
-        )
+        ).at(name)
     return array.astype(np.float64)
 
 
 def _table(values: Any, name: str) -> np.ndarray:
     array = _array(values, name)
     if array.ndim != 1 or not array.size:
-        raise InputError(f"{name}: shape {array.shape}; give one value for each iteration, (n,)")
+        raise wrong(name, f": shape {array.shape}; give one value for each iteration, (n,)")
     return _checked(array, range(array.size), name)
 
 
@@ -349,14 +349,14 @@ def _checked(values: np.ndarray, iterations: Sequence[int] | np.ndarray, name: s
         raise InputError(
             f"{name}: {values[first]} at iteration {iterations[first]}; step sizes must be "
             "positive and finite at every iteration"
-        )
+        ).at(name)
     return values
 
 
 def _counts(iteration: Any) -> Array:
     counts = jnp.asarray(iteration)
     if not jnp.issubdtype(counts.dtype, jnp.integer):
-        raise InputError(f"iteration: got {counts.dtype}; a schedule is called with integers")
+        raise wrong("iteration", f": got {counts.dtype}; a schedule is called with integers")
     return counts
 
 

@@ -116,7 +116,7 @@ def read_spec(keep: Any) -> AccumulatorSpec | None:
     raise InputError(
         f"keep is {keep!r}: use 'draws', 'moments', consortia.keep_moments(...) or "
         "consortia.keep_predictions(rows)."
-    )
+    ).at("keep")
 
 
 # --- means and covariances -----------------------------------------------------------------------

@@ -112,7 +112,7 @@ class Format:
 
 def are_counts(values: Any) -> bool:
     """Return True for a list of integers none of which is negative."""
-    return isinstance(values, list) and all(type(one) is int and one >= 0 for one in values)
+    return isinstance(values, list) and all(type(count) is int and count >= 0 for count in values)
 
 
 def _arrays(table: Any, data: memoryview) -> dict[str, np.ndarray]:

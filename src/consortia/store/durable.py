@@ -51,15 +51,15 @@ def write_through(file: BinaryIO, *pieces: Any) -> None:
     os.fsync(file.fileno())
 
 
-def replace_file(path: Path, pieces: Iterable[Any], *, own: bool = False) -> None:
+def replace_file(path: Path, pieces: Iterable[Any], *, private: bool = False) -> None:
     """Put a file of these bytes in the place of ``path``, once they are on the disk.
 
     Args:
         path: of the file; a link of this name is replaced, and what it points to is left alone.
         pieces: the bytes.
-        own: only its owner may read it.
+        private: only its owner may read it.
     """
-    opener = fresh_private if own else fresh
+    opener = fresh_private if private else fresh
     with written_beside(path) as temporary, open(temporary, "wb", opener=opener) as file:
         write_through(file, *pieces)
 
@@ -120,6 +120,6 @@ def writing(path: Path) -> Iterator[None]:
         if isinstance(error, StoreError):
             raise
         raise StoreError(
-            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved before is "
-            f"intact: make room, then go on with `consortia resume {path}` or consortia.resume."
+            f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved is "
+            f"intact: make room, then continue with `consortia resume {path}` or consortia.resume."
         ) from error

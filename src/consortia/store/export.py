@@ -99,7 +99,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 def _result_for(run: Any, path: Path) -> Any:
     """Return the result of a run, which is to be written where nothing is yet."""
     if path.exists():
-        raise StoreError(f"{str(path)!r} exists already: nothing was written. Give another name.")
+        raise StoreError(f"{str(path)!r} already exists: nothing was written. Give another name.")
     return open_run(run) if isinstance(run, (str, os.PathLike)) else run
 
 

@@ -135,9 +135,9 @@ def _check_array(folder: Path, where: str) -> int:
     return max(math.prod(shape) * each - size, 0)
 
 
-def _inside(found: Mapping[str, Any], key: str, name: str) -> Any:
+def _inside(record: Mapping[str, Any], key: str, name: str) -> Any:
     """Return the configuration of a part of a description; None where it is of another kind."""
-    part = found.get(key)
+    part = record.get(key)
     if not isinstance(part, dict) or part.get("name") != name:
         return None
     inner = part.get("configuration", {})

@@ -1,43 +1,17 @@
-"""Names of what a run samples: its title, its parameters, the units of its columns."""
+"""Names of what a run samples: its title, its parameters, its settings."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 Labels = Mapping[str, Sequence[Sequence[str] | None]]
-
-
-@dataclass(frozen=True)
-class Scaling:
-    r"""The standardisation of the columns of x, and of the response, before a linear predictor.
-
-    .. math:: \tilde x_j = (x_j - m_j) / s_j, \qquad \tilde y = (y - m_y) / s_y
-
-    Attributes:
-        columns: names of the columns of x, in the order of the coefficients.
-        means: m_j; 0 for a column that is as it was.
-        sds: s_j; 1 likewise.
-        response: m_y and s_y; None where the response is as it was.
-        basis: in the place of means and sds, where columns are centred in products too: R, with
-            which (a, β) = R (ã, β̃), the intercept first.
-
-    Example:
-        >>> Scaling(("age",), (60.0,), (10.0,), None).sds
-        (10.0,)
-    """
-
-    columns: tuple[str, ...]
-    means: tuple[float, ...]
-    sds: tuple[float, ...]
-    response: tuple[float, float] | None = None
-    basis: tuple[tuple[float, ...], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,8 +22,6 @@ class Metadata:
         title: one line.
         labels: by variable, the names along its axes, counted from the last one: a sequence of
             names, or None for an axis without any; ``{"beta": [["age", "sex"]]}``.
-        scaling: of standardised columns, where `consortia.summary` is to turn ``coefficients`` and
-            ``intercept`` back to their units.
         settings: plain values, as in JSON: the study, the model's kind and priors.
 
     Example:
@@ -59,7 +31,6 @@ class Metadata:
 
     title: str | None = None
     labels: Labels = field(default_factory=dict)
-    scaling: Scaling | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,7 +38,6 @@ class Metadata:
         """The entries of a run's record; what is not known is left out."""
         entries = {
             "title": self.title,
-            "scaling": None if self.scaling is None else asdict(self.scaling),
             "settings": dict(self.settings),
         }
         return {name: value for name, value in entries.items() if value}
@@ -80,9 +50,7 @@ class Metadata:
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> Metadata:
         """Restore it from the result of `plain`."""
-        scaling = scaling_of(values)
-        labels = values.get("labels", {})
-        return cls(values.get("title"), labels, scaling, values.get("settings", {}))
+        return cls(values.get("title"), values.get("labels", {}), values.get("settings", {}))
 
 
 def check_metadata(metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> Metadata:
@@ -90,27 +58,27 @@ def check_metadata(metadata: Any, shapes: Mapping[str, tuple[int, ...]]) -> Meta
     if metadata is None:
         return Metadata()
     if not isinstance(metadata, Metadata):
-        raise InputError(f"metadata is {metadata!r}: give a consortia.Metadata.")
+        raise wrong("metadata", f" is {metadata!r}: give a consortia.Metadata.")
     for name, axes in metadata.labels.items():
         if name not in shapes:
             raise InputError(
                 f"metadata.labels: there is no variable {name!r}; there are: {', '.join(shapes)}."
-            )
+            ).at("metadata.labels")
         if isinstance(axes, str) or any(isinstance(axis, str) for axis in axes):
             raise InputError(
                 f"metadata.labels[{name!r}]: give a sequence of names for each axis, the last axis "
                 "last, or None."
-            )
+            ).at("metadata.labels")
         if len(axes) > len(shapes[name]):
             raise InputError(
                 f"metadata.labels[{name!r}] names {len(axes)} axes, the variable has "
                 f"{len(shapes[name])}."
-            )
+            ).at("metadata.labels")
         for length, axis in zip(reversed(shapes[name]), reversed(axes), strict=False):
             if axis is not None and len(axis) != length:
                 raise InputError(
                     f"metadata.labels[{name!r}] has {len(axis)} names for an axis of {length}."
-                )
+                ).at("metadata.labels")
     return metadata
 
 
@@ -139,18 +107,3 @@ def decoded(value: Any) -> Any:
 def recorded(tree: Any, name: str) -> Any:
     """Return an entry of a result's record; None where there is none, as of draws in a mapping."""
     return decoded(getattr(tree, "attrs", {}).get(name))
-
-
-def scaling_of(record: Mapping[str, Any]) -> Scaling | None:
-    """Return the scaling of a run from its record, or None."""
-    entry = record.get("scaling")
-    if not entry:
-        return None
-    response, basis = entry.get("response"), entry.get("basis")
-    return Scaling(
-        tuple(map(str, entry["columns"])),
-        tuple(map(float, entry["means"])),
-        tuple(map(float, entry["sds"])),
-        None if response is None else (float(response[0]), float(response[1])),
-        None if basis is None else tuple(tuple(map(float, row)) for row in basis),
-    )

@@ -30,15 +30,6 @@ class Windows(_Typed):
     largest: list[list[Count]]
 
 
-class Scaled(_Typed):
-    """Standardisation of columns."""
-
-    columns: list[Text]
-    means: list[Number]
-    sds: list[Number]
-    response: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
-
-
 class Record(_Typed):
     """The record of a run, as `consortia.store.results.plain_attributes` made it."""
 
@@ -73,7 +64,6 @@ class Record(_Typed):
     dropped_gradients: Json[list[list[Count]]] | None = None
     staleness_windows: Json[Windows] | None = None
     site_noise_inflation: Numbers | None = None
-    scaling: Json[Scaled] | None = None
 
 
 class SiteStatus(_Typed):

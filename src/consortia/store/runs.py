@@ -15,7 +15,7 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.core.parameters import POSTERIOR, as_sampled
 from consortia.core.printable import printable
-from consortia.errors import InputError, StoreError, warn
+from consortia.errors import InputError, StoreError, warn, wrong
 from consortia.store.answers import Answers
 from consortia.store.checkpoint import Checkpoint, Checkpoints
 from consortia.store.draws import DRAW, ZARR, DrawStore, absent_files, draw_axis, in_order
@@ -45,16 +45,16 @@ def read_path(path: Any) -> Path:
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
         raise InputError(
             f"store is {printable(repr(path), most=100)}: give the path of a directory."
-        )
+        ).at("store")
     text = os.fspath(path)
     try:
         longest = max(map(len, os.fsencode(text).split(b"/")))
     except UnicodeEncodeError:
-        raise InputError("store: the path holds half a character, which no file has.") from None
+        raise wrong("store", ": the path holds half a character, which no file has.") from None
     if "\0" in text or not text or longest > NAME_BYTES or len(text) > PATH_BYTES:
         raise InputError(
             f"store is {printable(repr(text), most=100)}: no directory can have this name."
-        )
+        ).at("store")
     return Path(path)
 
 
@@ -108,7 +108,7 @@ class RunStore:
             what = "already holds a run" if holds_run(self.path) else "is not empty"
             raise StoreError(
                 f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
-                "open the run with consortia.open_run, or go on with it: consortia.resume, or the "
+                "open the run with consortia.open_run, or continue it: consortia.resume, or the "
                 "command `consortia resume`."
             )
 
@@ -238,15 +238,15 @@ class RunStore:
             return None
         if usable is None and problems:
             raise StoreError(
-                f"{str(self.path)!r} cannot be gone on with: {'; '.join(problems)}. Nothing was "
-                "changed. What can still be read opens with consortia.open_run; a new run with the "
-                "same seed in another directory makes the same draws."
+                f"{str(self.path)!r} cannot be continued: {'; '.join(problems)}. Nothing was "
+                "changed. What can still be read opens with consortia.open_run; a new run with "
+                "the same seed in another directory makes the same draws."
             )
         if usable is None:
             _, self.specification = read_record(self.path)
             return None
         for problem in problems:
-            warn(f"{problem}: going on from round {usable.done}")
+            warn(f"{problem}: continuing from round {usable.done}")
         self._checkpoints.retain(usable)
         self.specification = usable.header["specification"]
         self._number = usable.header["number"]
@@ -423,7 +423,7 @@ def _group(path: Path, name: str, kept: int | None) -> Any:
         )
 
     arrays: dict[str, Any] = dict(zarr.open_group(path, path=name, mode="r", **ZARR).arrays())
-    growing = [key for key, one in arrays.items() if DRAW in (one.metadata.dimension_names or ())]
+    growing = [key for key, a in arrays.items() if DRAW in (a.metadata.dimension_names or ())]
     if DRAW not in growing:
         return opened([])
     count = arrays[DRAW].shape[0] if kept is None else kept

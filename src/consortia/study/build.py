@@ -142,11 +142,11 @@ class Study(Table):
             self._check_registered(self.registered)
         if self.compare is not None:
             self._check_compared(self.compare)
-        own = self.method
+        method = self.method
         if not self.run.rounds:
-            if not isinstance(own, Conversation):
-                raise ValueError(f"run.rounds is missing: {own.name} does not stop by itself")
-            length = {"rounds": own.most_rounds}
+            if not isinstance(method, Conversation):
+                raise ValueError(f"run.rounds is missing: {method.name} does not stop by itself")
+            length = {"rounds": method.most_rounds}
             object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:
             raise ValueError(
@@ -301,8 +301,8 @@ class Study(Table):
             return None
         sums = AlgorithmTable.model_construct(name=LEFT_OUT)
         sums._method = SiteSums()
-        found = self._besides(sums, rounds=1, warmup=0, chains=1, seed=SUMS_SEED)
-        return found.model_copy(update={"compare": self.compare})
+        study = self._besides(sums, rounds=1, warmup=0, chains=1, seed=SUMS_SEED)
+        return study.model_copy(update={"compare": self.compare})
 
     @property
     def compared(self) -> Study | None:
@@ -323,8 +323,8 @@ class Study(Table):
         """The studies that are run after this one, on the same data."""
         if self._of_two:
             return ()
-        found = (*self.imputed, self.verification, self.compared, self.left_out)
-        return tuple(one for one in found if one is not None)
+        studies = (*self.imputed, self.verification, self.compared, self.left_out)
+        return tuple(study for study in studies if study is not None)
 
     @property
     def imputation(self) -> int | None:
@@ -340,9 +340,9 @@ class Study(Table):
         return tuple(self._of_imputation(number) for number in range(question.imputations))
 
     def _of_imputation(self, number: int) -> Study:
-        found = self.with_run(seed=seed_of(self.run.seed, number))
-        found._imputation = number
-        return found
+        study = self.with_run(seed=seed_of(self.run.seed, number))
+        study._imputation = number
+        return study
 
     def _besides(self, algorithm: AlgorithmTable, **length: Any) -> Study:
         none = dict.fromkeys(("stop", "reference", "compare"))
@@ -359,7 +359,7 @@ class Study(Table):
         engine: Engine | None = None,
         *,
         data_folder: Path | None = None,
-        own: Mapping[int, Path] | None = None,
+        files: Mapping[int, Path] | None = None,
         least: int = 1,
         cells: int = 1,
     ) -> Built:
@@ -370,7 +370,7 @@ class Study(Table):
                 `consortia.MPIEngine` make the same call, and of ``data.files`` each reads those of
                 the sites that it runs.
             data_folder: where names of data files start; the study file's folder when None.
-            own: where the files of sites are that are not there, by the sites' numbers.
+            files: those of sites that are elsewhere, by the sites' numbers.
             least: levels of a factor with fewer rows at a site of this process are not sent.
             cells: fewest rows of a number that such a site sends about its participants.
 
@@ -381,7 +381,7 @@ class Study(Table):
         """
         engine = LocalEngine() if engine is None else engine
         try:
-            return self._build(engine, data_folder, own, (least, cells))
+            return self._build(engine, data_folder, files, (least, cells))
         except InputError as error:
             if self._path is None:
                 raise
@@ -401,9 +401,9 @@ class Study(Table):
         """
         other = self.compared if self._of_two else None
         if other is not None:
-            beside = other.contribution(path, index, least, cells)
-            own = self.model_copy(update={"compare": None})
-            return replace(own.contribution(path, index, least, cells), beside=beside)
+            other_facts = other.contribution(path, index, least, cells)
+            first = self.model_copy(update={"compare": None})
+            return replace(first.contribution(path, index, least, cells), beside=other_facts)
         if self.asked is not None:
             parts = self.data, self.asked, path, index, least, cells
             facts = site_facts(*parts, registered=self.registration)[2]
@@ -422,8 +422,8 @@ class Study(Table):
             InputError: the file cannot be used.
         """
         other = self.compared
-        beside = [] if other is None else other.used_rows(path, index, key)
-        return [used_rows(self.data, self.asked, path, index, key), *beside]
+        other_rows = [] if other is None else other.used_rows(path, index, key)
+        return [used_rows(self.data, self.asked, path, index, key), *other_rows]
 
     def row_choices(self, path: Path, index: int) -> RowChoices | None:
         """Return the study's choice of rows and values in a site's file; None without a formula.
@@ -439,13 +439,13 @@ class Study(Table):
         self,
         engine: Engine,
         data_folder: Path | None,
-        own: Mapping[int, Path] | None,
+        files: Mapping[int, Path] | None,
         least: tuple[int, int],
     ) -> Built:
         if (other := self.compared) is not None and self._of_two:
-            one = self.model_copy(update={"compare": None})
-            first = one._build(engine, data_folder, own, least)
-            second = other._build(engine.beside(), data_folder, own, least)
+            alone = self.model_copy(update={"compare": None})
+            first = alone._build(engine, data_folder, files, least)
+            second = other._build(engine.beside(), data_folder, files, least)
             models = compared({FIRST: first.model, SECOND: second.model})
             rows = side_by_side({FIRST: first.rows, SECOND: second.rows})
             return replace(first, model=models, sites=rows, held_out=None)
@@ -457,17 +457,17 @@ class Study(Table):
             return {"study": self.model_dump()}
 
         if self.model.formula is not None:
-            made = _formula_rows(self, engine, folder, own or {}, least, same)
-            found = made.regression
+            made = _formula_rows(self, engine, folder, files or {}, least, same)
+            built = made.regression
             table = self.propensity if self.awaits_weights else None
             if table is not None and table.estimand == "ATE" and table.stabilise:
-                check_share(self.model.formula, found.specification.levels)
-            settings = self._settings() | {"regression": dict(found.metadata.settings)}
+                check_share(self.model.formula, built.specification.levels)
+            settings = self._settings() | {"regression": dict(built.metadata.settings)}
             title = self.title or self.name
-            metadata = replace(found.metadata, title=title, settings=settings)
-            parts = (found.model, found.sites, method, made.held_out, stop, metadata)
-            return Built(*parts, made.skipped, found)
-        prepared = self.data.read(folder, engine, method, own, same)
+            metadata = replace(built.metadata, title=title, settings=settings)
+            parts = (built.model, built.sites, method, made.held_out, stop, metadata)
+            return Built(*parts, made.skipped, built)
+        prepared = self.data.read(folder, engine, method, files, same)
         sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
 
         def make() -> Model:
@@ -475,6 +475,8 @@ class Study(Table):
 
         # Only a function of the user's own may fail in one process alone.
         model = make() if self.model.factory is None else run_on_all(engine, make)
+        if self.model.linear:
+            model = replace(model, natural=prepared.natural)
         metadata = self._metadata(model, prepared)
         return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
 
@@ -486,8 +488,7 @@ class Study(Table):
         settings = self._settings()
         if self.model.kind is not None:
             settings["model"] = self.model.settings
-        scaling = prepared.scaling if self.model.linear else None
-        return Metadata(self.title or self.name, kept, scaling, settings)
+        return Metadata(self.title or self.name, kept, settings)
 
     def _settings(self) -> dict[str, Any]:
         unsaid = {"title", "output"} | (set() if self.harmonise else {"harmonise"})
@@ -503,14 +504,14 @@ def _formula_rows(
     study: Study,
     engine: Engine,
     folder: Path,
-    own: Mapping[int, Path],
+    files: Mapping[int, Path],
     least: tuple[int, int],
     same: Callable[[], Mapping[str, Any]],
 ) -> FormulaRows:
     """Return model and rows of a study; of files those of the sites of this process.
 
     ``least`` are the fewest rows of a level that is sent, and of a number about participants;
-    ``own`` has the files of sites that are not in ``folder``, by the sites' indices; ``same`` makes
+    ``files`` has those of sites that are not in ``folder``, by the sites' indices; ``same`` makes
     what all processes must have been given. Of imputations one is returned where the study is of
     one.
 
@@ -532,7 +533,7 @@ def _formula_rows(
 
     else:
         names = names_of(data.files)
-        paths = [own.get(index, folder / name) for index, name in enumerate(data.files)]
+        paths = [files.get(index, folder / name) for index, name in enumerate(data.files)]
 
         def contribute(index: int) -> SiteFacts:
             parts = site_facts(data, question, paths[index], index, *least, key, registered)
@@ -616,9 +617,9 @@ def study_of(content: Mapping[str, Any], path: Path) -> Study:
     try:
         study = Study.model_validate(content)
     except pydantic.ValidationError as error:
-        found = sorted(error.errors(), key=lambda item: item["type"] == "missing")
-        lines = [f"{path}: {explained(item, Study)}" for item in found]
-        keys = [".".join(part for part in item["loc"] if isinstance(part, str)) for item in found]
-        raise InputError("\n".join(lines)).at(argument=keys[0], file=str(path)) from None
+        faults = sorted(error.errors(), key=lambda item: item["type"] == "missing")
+        lines = [f"{path}: {explained(item, Study)}" for item in faults]
+        keys = [".".join(part for part in item["loc"] if isinstance(part, str)) for item in faults]
+        raise InputError("\n".join(lines)).at(keys[0], file=str(path)) from None
     study._path = path
     return study

@@ -25,6 +25,9 @@ IDENTIFIER = re.compile(
 )
 """Names of columns that number their rows, where nearly all values differ."""
 
+COUNTS = ("number", "nr", "no")
+"""Names of an identifier where nearly all values differ, and else of a count."""
+
 CLUSTER = re.compile(
     r"(^|[_\W])(class|school|ward|clinic|hospital|cent(re|er)|cluster|household|village|surgeon)$",
     re.IGNORECASE,
@@ -259,7 +262,7 @@ def _repeated(column: SiteColumns) -> str:
     """
     name, distinct = column.name, len(column.counts)
     known, by_site = sum(map(len, column.known)), sum(map(len, column.levels.values()))
-    named = IDENTIFIER.search(name) is not None
+    named = IDENTIFIER.search(name) is not None and name.lower() not in COUNTS
     numbered = column.kind != "text" and CLUSTER.search(name) is not None
     if column.kind == "text":
         nested = len(column.by_site) > 1 and distinct == by_site >= NESTED * len(column.by_site)

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from consortia.data.downloads import cache_directory
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.store.durable import private
 
 KNOWN = "factories.txt"
@@ -138,7 +138,5 @@ def _installed(name: str) -> str:
             spec = None
             break
     if spec is None or not spec.origin or not Path(spec.origin).is_file():
-        raise InputError(
-            f"model.factory: the module {name!r} was not found next to the study file."
-        )
+        raise wrong("model.factory", f": the module {name!r} was not found next to the study file.")
     return hashlib.sha256(Path(spec.origin).read_bytes()).hexdigest()

@@ -162,11 +162,11 @@ def registration_of(study: Study, entries: Mapping[str, Entry]) -> Registration:
             raise InputError(
                 f"formula: the data dictionary has no line for the column {name!r}: "
                 f"{unknown(name, list(entries))}."
-            )
+            ).at("formula")
     plain = study.model_copy(update={"harmonise": {}})  # what is made up agrees
     with tempfile.TemporaryDirectory() as folder:
         files = made_up(entries, names_of(study.data.files), Path(folder))
-        built = plain.build(own=dict(enumerate(files.values())))
+        built = plain.build(files=dict(enumerate(files.values())))
     assert built.regression is not None
     specification = built.regression.specification
     used = {name: entries[name] for name in question.columns}

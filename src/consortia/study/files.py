@@ -21,7 +21,7 @@ from consortia.data.facts import SiteFacts
 from consortia.data.harmonisation import NONE
 from consortia.data.sites import NUMERIC_KINDS
 from consortia.data.tables import read_text
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 Arrays = dict[str, np.ndarray]
 
@@ -103,14 +103,14 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
                 raise InputError(
                     f"data.files: array {name!r} has rows of shape {shape} in {path} and {wanted} "
                     f"in {paths[0]}: give all sites the same."
-                )
+                ).at("data.files")
     kinds = {}
     for name in first.arrays:
         types = {site_facts.arrays[name][1] for site_facts in facts}
         try:
             kinds[name] = np.result_type(*sorted(types))
         except TypeError as error:
-            raise InputError(f"data.files: array {name!r} has no common type: {error}.") from error
+            raise wrong("data.files", f": array {name!r} has no common type: {error}.") from error
     return kinds
 
 

@@ -16,7 +16,7 @@ from consortia.data.columns import LazyTable, Table, rows_of
 from consortia.data.facts import SiteFacts
 from consortia.data.partition import read_seed
 from consortia.data.tables import read_table
-from consortia.errors import InputError, warn
+from consortia.errors import InputError, warn, wrong
 from consortia.models.regression.concentration import check_moments, rounded_moments
 from consortia.models.regression.construction import (
     contribution,
@@ -46,8 +46,8 @@ def options_of(**options: Any) -> None:
 
 options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
     [
-        one
-        for name, one in inspect.signature(regression).parameters.items()
+        parameter
+        for name, parameter in inspect.signature(regression).parameters.items()
         if name not in NOT_IN_FILE
     ]
 )
@@ -64,13 +64,15 @@ class FormulaRows(NamedTuple):
 def check_data(data: Data, question: Question) -> None:
     """Refuse keys of ``[data]`` that have no meaning beside a formula."""
     if question.imputes and data.test_share is not None:
-        raise InputError("data.test_share: with model.missing = 'impute' no rows can be held out.")
+        raise wrong("data.test_share", ": with model.missing = 'impute' no rows can be held out.")
     for key in UNUSED:
         if getattr(data, key) not in (None, False):
-            raise InputError(f"data.{key}: not available with model.formula; write it as a term.")
+            raise InputError(
+                f"data.{key}: not available with model.formula; write it as a term."
+            ).at(f"data.{key}")
     kept_rows(data.keep)
     if data.target != "y":
-        raise InputError("data.target: the response is the left side of model.formula.")
+        raise wrong("data.target", ": the response is the left side of model.formula.")
 
 
 def question_in(formula: str, options: Mapping[str, Any]) -> Question:
@@ -139,7 +141,7 @@ def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTabl
     dataset = datasets.load(data.dataset, download=data.download)
     rows = dataset.rows
     if rows["x"].ndim != 2 or not dataset.feature_names:
-        raise InputError(f"data.dataset = {data.dataset!r} has no names of columns for a formula.")
+        raise wrong("data.dataset", f" = {data.dataset!r} has no names of columns for a formula.")
     columns = {name: rows["x"][:, index] for index, name in enumerate(dataset.feature_names)}
     columns |= {name: array for name, array in rows.items() if array.ndim == 1}
     dealt = deal(table, Prepared(rows, None, None, columns, None, (), None))

@@ -29,17 +29,14 @@ from consortia.data.writing import (
     truth_of,
 )
 from consortia.errors import InputError
-from consortia.models.regression.unlike import scales_apart
+from consortia.models.regression.unlike import Apart, scales_apart
+from consortia.study.units import usual_factor
 
 LEVELS_MAX = 50
 """A text with more levels is compared by case, blanks and Unicode form only."""
 
 WORDS_MAX = 3
 """So many words in a column of numbers may stand for missing values."""
-
-UNITS = (7, 10, 12, 24, 30.4375, 60, 100, 365.25, 1000, 1e6)
-NEAR = 0.25
-"""Distance of a factor between two sites from one of the usual ones, at most."""
 
 SAME_SHAPE = 1.5
 """Ratio up to which means and standard deviations agree on a factor: another unit moves both by it,
@@ -72,9 +69,9 @@ def suggestions(
     words = list(needed)
     proposed = dict(made)
     for find in (_names, _words):
-        found = list(find(read(proposed)))
-        words += found
-        proposed = changed(proposed, found)
+        made_here = list(find(read(proposed)))
+        words += made_here
+        proposed = changed(proposed, made_here)
     if words and accept(words):
         made = proposed
     numbers = list(_numbers(read(made), made))
@@ -84,20 +81,20 @@ def suggestions(
 
 
 def changed(
-    given: Mapping[str, Harmonisation], found: Sequence[Suggestion]
+    given: Mapping[str, Harmonisation], suggestions: Sequence[Suggestion]
 ) -> dict[str, Harmonisation]:
     """Return the changes with the suggested ones."""
     made = dict(given)
-    for one in found:
-        before = made.get(one.site, NONE)
-        table = dict(getattr(before, one.table))
-        for name, entry in one.entries.items():
-            if one.table == "recode":
+    for suggestion in suggestions:
+        before = made.get(suggestion.site, NONE)
+        table = dict(getattr(before, suggestion.table))
+        for name, entry in suggestion.entries.items():
+            if suggestion.table == "recode":
                 entry = {**table.get(name, {}), **entry}
-            elif one.table == "missing_values":
+            elif suggestion.table == "missing_values":
                 entry = [*table.get(name, []), *entry]
             table[name] = entry
-        made[one.site] = before.model_copy(update={one.table: table})
+        made[suggestion.site] = before.model_copy(update={suggestion.table: table})
     return made
 
 
@@ -145,7 +142,7 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
     groups: dict[str, list[str]] = {}
     for name, _ in counts.most_common():
         groups.setdefault(_bare(name), []).append(name)
-    groups = {one: sorted(group, key=has_hidden) for one, group in groups.items()}
+    groups = {column: sorted(group, key=has_hidden) for column, group in groups.items()}
     having = {group[0]: sum(counts[name] for name in group) for group in groups.values()}
     wanted = [name for name, count in having.items() if 2 * count >= len(tables) and count > 1]
     wanted += [name for name in next(iter(tables.values())) if len(tables) == 2]
@@ -165,25 +162,25 @@ def _names(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
         rare = [name for name in table if 2 * counts[name] < len(tables) or counts[name] == 1]
         extra = [name for name in rare if name not in doubled]
         for name in lacking:
-            other = next(one for one in tables.values() if name in one)
-            found = [one for one in extra if _bare(one) == _bare(name)]
+            other = next(table_of for table_of in tables.values() if name in table_of)
+            like = [new for new in extra if _bare(new) == _bare(name)]
             how = "differ only in spelling"
-            if not found:
-                found = [one for one in extra if _close_name(one, name)]
+            if not like:
+                like = [new for new in extra if _close_name(new, name)]
                 how = "are spelled almost the same"
-            if not found and len(lacking) == len(extra) == 1:
-                found, how = list(extra), "are the only ones left, with similar values"
-            found = [one for one in found if _compatible(table, one, other, name)]
-            if len(found) != 1:
+            if not like and len(lacking) == len(extra) == 1:
+                like, how = list(extra), "are the only ones left, with similar values"
+            like = [new for new in like if _compatible(table, new, other, name)]
+            if len(like) != 1:
                 continue
-            extra.remove(found[0])
+            extra.remove(like[0])
             yield Suggestion(
                 site,
                 "words",
-                f"{site}: the column {found[0]!r} is {name!r} elsewhere ({counts[name]} of "
+                f"{site}: the column {like[0]!r} is {name!r} elsewhere ({counts[name]} of "
                 f"{len(tables)} sites): the names {how}",
                 "rename",
-                {found[0]: name},
+                {like[0]: name},
             )
 
 
@@ -192,9 +189,9 @@ def _bare(name: str) -> str:
     return re.sub(r"[\W_]+", "", loosely(name)) or name
 
 
-def _close_name(one: str, other: str) -> bool:
-    first, second = ({*re.split(r"[\W_]+", loosely(name))} - {""} for name in (one, other))
-    return first <= second or second <= first or one_slip(one, other)
+def _close_name(left: str, other: str) -> bool:
+    first, second = ({*re.split(r"[\W_]+", loosely(name))} - {""} for name in (left, other))
+    return first <= second or second <= first or one_slip(left, other)
 
 
 def _compatible(table: Table, name: str, other: Table, like: str) -> bool:
@@ -204,8 +201,8 @@ def _compatible(table: Table, name: str, other: Table, like: str) -> bool:
         return False
     kinds = {first.kind, second.kind}
     if kinds == {"number"}:
-        one, two = (Moments.of(c.values[~c.missing]) for c in (first, second))
-        return bool(abs(one.mean - two.mean) <= 2 * (one.sd + two.sd))
+        first_moments, two = (Moments.of(c.values[~c.missing]) for c in (first, second))
+        return bool(abs(first_moments.mean - two.mean) <= 2 * (first_moments.sd + two.sd))
     if kinds == {"text"} or "truth" in kinds:
         words = [{_meaning(level) for level in _counts(c)} for c in (first, second)]
         return bool(words[0] & words[1])
@@ -224,24 +221,22 @@ def _words(tables: Mapping[str, Table]) -> Iterator[Suggestion]:
     """Return recodings: of each word to the writing of most rows, of yes and no to most sites'."""
     for name in dict.fromkeys(name for table in tables.values() for name in table):
         columns = {site: _column(table, name) for site, table in tables.items() if name in table}
-        known = {site: one for site, one in columns.items() if one is not None}
+        known = {site: column for site, column in columns.items() if column is not None}
         yield from _missing_words(name, known)
-        known = {
-            site: one for site, one in known.items() if one.kind in ("text", "truth", "number")
-        }
-        if not any(one.kind == "text" for one in known.values()):
+        known = {site: c for site, c in known.items() if c.kind in ("text", "truth", "number")}
+        if not any(column.kind == "text" for column in known.values()):
             continue
-        counts = {site: _counts(one) for site, one in known.items()}
+        counts = {site: _counts(column) for site, column in known.items()}
         if recoded := list(_truths(name, known, counts)):
             yield from recoded
-        elif all(one.kind == "text" for one in known.values()):
+        elif all(column.kind == "text" for column in known.values()):
             yield from _writings(name, counts)
 
 
 def _counts(column: Column) -> Counter[str]:
     """Return the rows of each level; words that may stand for a missing value are none."""
-    found = Counter(as_levels(column)[~column.missing].tolist())
-    return Counter({level: count for level, count in found.items() if not _misses(level)})
+    counts = Counter(as_levels(column)[~column.missing].tolist())
+    return Counter({level: count for level, count in counts.items() if not _misses(level)})
 
 
 def _misses(word: str) -> bool:
@@ -252,10 +247,10 @@ def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggest
     for site, column in columns.items():
         if column.kind != "text" or not _counts(column):
             continue
-        found = Counter(as_levels(column)[~column.missing].tolist())
-        words = {word: count for word, count in found.items() if _misses(word)}
+        counts = Counter(as_levels(column)[~column.missing].tolist())
+        words = {word: count for word, count in counts.items() if _misses(word)}
         if column.doubt:
-            words |= _words_among_numbers(found)
+            words |= _words_among_numbers(counts)
         if words:
             listed = ", ".join(f"{word!r} in {rows_text(count)}" for word, count in words.items())
             sentence = f"{site}: {name}: {listed} stands for a missing value"
@@ -264,7 +259,7 @@ def _missing_words(name: str, columns: Mapping[str, Column]) -> Iterator[Suggest
 
 def _words_among_numbers(counts: Mapping[str, int]) -> dict[str, int]:
     """Return the few words in a column of numbers, such as unknown; none where one has digits."""
-    words = {one: count for one, count in counts.items() if not NUMBER.fullmatch(one)}
+    words = {word: count for word, count in counts.items() if not NUMBER.fullmatch(word)}
     few = len(words) <= WORDS_MAX and 2 * sum(words.values()) < sum(counts.values())
     return words if few and not re.search(r"\d", "".join(words)) else {}
 
@@ -303,24 +298,24 @@ def _writings(name: str, counts: Mapping[str, Counter[str]]) -> Iterator[Suggest
     writings: dict[str, list[str]] = {}
     for level, _ in total.most_common():
         writings.setdefault(loosely(level), []).append(level)
-    chosen = {one: preferred(group, total) for one, group in writings.items()}
+    chosen = {letters: preferred(group, total) for letters, group in writings.items()}
     short = abbreviations(total)
     if any(len(word) == 1 and word.isalpha() and word not in short for word in total):
         short = {}  # of m and f, männlich and weiblich: half of them are in another language
-    rank = {level: place for place, (level, _) in enumerate(total.most_common())}
+    rank = {level: index for index, (level, _) in enumerate(total.most_common())}
     few = len(total) <= LEVELS_MAX
     for site, levels in counts.items():
         others = Counter(
             chosen[loosely(level)]
-            for where, own in counts.items()
+            for where, levels_there in counts.items()
             if where != site
-            for level in own
+            for level in levels_there
         )
         words = {}
         for level in levels:
             new = chosen[loosely(level)]
             if few and new not in others:
-                close = [one for one in others if one_slip(one, new)]
+                close = [candidate for candidate in others if one_slip(candidate, new)]
                 if len(close) == 1 and rank[close[0]] < rank[new]:
                     new = close[0]
             new = short.get(new, new)
@@ -366,18 +361,19 @@ def _numbers(
                     site, "numbers", f"{site}: {name}: {sentence}", "missing_values", {name: plain}
                 )
             moments.setdefault(name, {})[site] = Moments.of(_without(known[site], codes))
-    factors: dict[str, dict[str, tuple[float, str]]] = {}
+    units: dict[str, list[tuple[Apart, tuple[float, str] | None]]] = {}
     for apart in scales_apart(moments, made):
         ratios = apart.usual / apart.size
-        factor = _unit(float(ratios.prod() ** 0.5))
-        if factor is not None and max(ratios) <= SAME_SHAPE * min(ratios):
-            of_column = factors.setdefault(apart.column, {})
-            of_column[apart.site] = factor, f"{apart.guess.text}: times {factor:.6g}"
-    for name, by_site in factors.items():
-        if len({factor for factor, _ in by_site.values()}) > 1:
+        alike = max(ratios) <= SAME_SHAPE * min(ratios)
+        unit = usual_factor(apart.column, float(ratios.prod() ** 0.5)) if alike else None
+        units.setdefault(apart.column, []).append((apart, unit))
+    for name, of_sites in units.items():
+        if len({unit for _, unit in of_sites}) > 1:
             continue  # no two units: the sites differ
-        for site, (factor, sentence) in by_site.items():
-            yield Suggestion(site, "numbers", sentence, "scale", {name: factor})
+        for apart, unit in of_sites:
+            if unit is not None:
+                sentence = f"{apart.guess.text}: times {unit[0]:.6g}{unit[1]}"
+                yield Suggestion(apart.site, "numbers", sentence, "scale", {name: unit[0]})
 
 
 def _codes(
@@ -411,19 +407,10 @@ def _without(values: np.ndarray, codes: Sequence[Outlier]) -> np.ndarray:
     return values[~np.isin(values, [code.value for code in codes])]
 
 
-def _unit(ratio: float) -> float | None:
-    """Return the usual factor near a ratio, or None."""
-    for unit in UNITS:
-        for factor in (unit, 1 / unit):
-            if abs(ratio / factor - 1) <= NEAR:
-                return float(factor)
-    return None
-
-
 def _column(table: Table, name: str) -> Column | None:
     """Return a column; None of one that cannot be parsed, or has no value."""
     try:
-        found = table[name]
+        column = table[name]
     except InputError:
         return None
-    return None if found.kind == "empty" else found
+    return None if column.kind == "empty" else column

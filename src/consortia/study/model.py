@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 from consortia import models
 from consortia.core.arguments import unknown
 from consortia.core.model import Model
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.question import Question
 from consortia.study.code import files_of
 from consortia.study.formulas import options_of, question_in
@@ -108,7 +108,7 @@ class ModelTable(Table):
             raise InputError(
                 f"model.kind = {self.kind!r}: the response is not a class. Give the labels 0, 1, "
                 f"..., fewer than {CLASSES_MAX:,}, as integers, and do not standardise them."
-            )
+            ).at("model.kind")
         check_options("model", factory, options)
         made = called("model", factory, options)
         if not isinstance(made, Model):
@@ -123,8 +123,8 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # whatever the user's own code raises
-        raise InputError(
-            f"model.factory = {factory!r} cannot be imported: {shown(error)}."
+        raise InputError(f"model.factory = {factory!r} cannot be imported: {shown(error)}.").at(
+            "model.factory"
         ) from error
     finally:
         sys.path.pop(0)
@@ -133,14 +133,14 @@ def _imported(factory: str, directory: Path) -> Callable[..., Any]:
         raise InputError(
             f"model.factory = {factory!r}: another module of this name is already imported, from "
             f"{origin}: rename this one, or start a new process."
-        )
+        ).at("model.factory")
     function = getattr(module, name, None)
     if not callable(function):
-        raise InputError(f"model.factory = {factory!r}: {module_name} has no function {name!r}.")
+        raise wrong("model.factory", f" = {factory!r}: {module_name} has no function {name!r}.")
     try:
         inspect.signature(function)
     except (TypeError, ValueError):
         raise InputError(
             f"model.factory = {factory!r}: its arguments are unknown: name a Python function."
-        ) from None
+        ).at("model.factory") from None
     return function

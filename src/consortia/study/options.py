@@ -74,7 +74,9 @@ def _made(key: str, table: dict[str, Any]) -> Any:
     how, names = ("model", latency.MODELS) if of_latency else ("schedule", SCHEDULES)
     name = options.pop(how, None)
     if name not in names:
-        raise InputError(f"algorithm.{key}.{how} = {name!r}: {unknown(str(name), names)}.")
+        raise InputError(f"algorithm.{key}.{how} = {name!r}: {unknown(str(name), names)}.").at(
+            f"algorithm.{key}.{how}"
+        )
     factory = getattr(latency if of_latency else schedules, name)
     check_options(f"algorithm.{key}", factory, options)
     return called(f"algorithm.{key}", factory, options)

@@ -12,7 +12,7 @@ from consortia.core.arguments import unknown
 from consortia.data.columns import Table, as_levels
 from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.data.writing import loosely, same_loosely, truth_of
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import Factor, parse
 from consortia.models.regression.unlike import nearly_equal
@@ -56,9 +56,9 @@ def outcome_of(
         chosen = event is not None and name == parsed.response[-1].column
         _check_everywhere(SiteColumns.of(tables, name), one_kind=not chosen)
     if family in ALIASES:
-        raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
+        raise wrong("family", f" {family!r}: it is called {ALIASES[family]!r} here.")
     if family is not None and family not in FAMILIES:
-        raise InputError(f"family is {family!r}: {unknown(family, FAMILIES)}.")
+        raise wrong("family", f" is {family!r}: {unknown(family, FAMILIES)}.")
     if event is not None and not parsed.survival:
         raise InputError("--event VALUE needs --response 'Surv(time, event)'.")
     if parsed.survival:
@@ -111,7 +111,7 @@ def _check_family(
         wanted = "a response Surv(time, event)" if of_time else "a response of one column"
         raise InputError(
             f"family {family!r} needs {wanted}: omit --family, or give such a response."
-        )
+        ).at("family")
     if of_time or FAMILIES[family].response in ("two", "ordered", "levels"):
         return
     for name in columns:
@@ -278,12 +278,12 @@ def _compared(column: SiteColumns, value: str) -> str:
     return f"{in_formula(name)} == {quote}{writings[0]}{quote}"
 
 
-def _is_one_value(one: str, other: str) -> bool:
+def _is_one_value(first: str, other: str) -> bool:
     """Return True if two writings are of one number, one bool or one string."""
-    if one == other or (truth_of(one) is not None and truth_of(one) == truth_of(other)):
+    if first == other or (truth_of(first) is not None and truth_of(first) == truth_of(other)):
         return True
     try:
-        return float(one) == float(other)
+        return float(first) == float(other)
     except ValueError:
         return False
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.formula import parse
 from consortia.models.regression.propensity import quoted
 from consortia.store.metadata import recorded
@@ -121,7 +121,7 @@ def with_weights(text: str, weights: str) -> str:
         InputError: it has no such line.
     """
     if not HEAD.search(text):
-        raise InputError("propensity: the study file has no line [propensity].")
+        raise wrong("propensity", ": the study file has no line [propensity].")
     line = f"weights = '''{weights}'''" if '"' in weights else f'weights = "{weights}"'
     parts = [part for part in TABLES.split(text) if not REGISTERED.match(part)]
     return HEAD.sub(lambda match: f"{match[0]}\n{line}", "".join(parts), count=1)

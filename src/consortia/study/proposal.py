@@ -103,14 +103,14 @@ class Proposal:
         if self.left_out:
             lines += ["#", "# Not in the formula:"]
             lines += [f"#   {name}: {printable(reason)}" for name, reason in self.left_out]
-        if noted := [(one.name, one.note) for one in self.used if one.note]:
+        if noted := [(column.name, column.note) for column in self.used if column.note]:
             lines += [
                 "#",
                 "# Look at:",
                 *(printable(f"#   {name}: {note}") for name, note in noted),
             ]
         if doubts:
-            lines += ["#", "# To be confirmed:", *(f"#   {printable(one)}" for one in doubts)]
+            lines += ["#", "# To be confirmed:", *(f"#   {printable(doubt)}" for doubt in doubts)]
         kept = [] if self.keep is None else [f"keep = {_text(self.keep)}"]
         listed = ",\n".join(f"  {_text(file)}" for file in files)
         lines += ["", f"title = {_text(title)}"]
@@ -294,7 +294,7 @@ def _counting(
     tables: Mapping[str, Table], names: Sequence[str], of_response: Sequence[str]
 ) -> str | None:
     """Return the column of how many persons a row stands for, where rows are cells of words."""
-    counts = [one for one in names if COUNTS.search(one) and one not in of_response]
+    counts = [column for column in names if COUNTS.search(column) and column not in of_response]
     if len(counts) != 1 or any(counts[0] not in table for table in tables.values()):
         return None
     (name,) = counts
@@ -305,10 +305,10 @@ def _counting(
     if (values < 0).any() or (values != np.round(values)).any() or values.max(initial=0) <= 1:
         return None
     for table in tables.values():
-        others = [table[one] for one in names if one != name and one in table]
-        if any(one.kind == "number" and len(np.unique(one.values)) > CODES_MAX for one in others):
+        others = [table[column] for column in names if column != name and column in table]
+        if any(c.kind == "number" and len(np.unique(c.values)) > CODES_MAX for c in others):
             return None
-        cells = [*zip(*(one.values.tolist() for one in others), strict=True)]
+        cells = [*zip(*(column.values.tolist() for column in others), strict=True)]
         if len({*cells}) < len(cells):
             return None
     return name

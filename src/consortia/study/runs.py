@@ -50,7 +50,7 @@ def compared_over(
         raise InputError(
             "verify: with model.missing = 'impute' each imputation has its own posterior: use "
             "an exact algorithm, such as few_rounds, or compare with missing = 'complete'."
-        )
+        ).at("verify")
     from consortia.run.verification import verify
 
     def compared(tree: Any) -> Verification | None:
@@ -81,7 +81,7 @@ def left_out_over(
         raise InputError(
             "loo: with model.missing = 'impute' each imputation has its own likelihood: omit "
             "--loo, or compare with missing = 'complete'."
-        )
+        ).at("loo")
     from consortia.diagnostics.influence import leave_one_site_out
     from consortia.diagnostics.left_out import loo
 
@@ -94,9 +94,9 @@ def left_out_over(
         labels = None if built.regression is None else built.regression.labels
         compared = {"the model": given}
         if other is not None:
-            beside = other.build(engine)
-            drawn = sample_beside(other, beside, directory / COMPARED, engine, quiet=quiet)
-            second = (drawn, beside.model, beside.rows)
+            other_built = other.build(engine)
+            drawn = sample_beside(other, other_built, directory / COMPARED, engine, quiet=quiet)
+            second = (drawn, other_built.model, other_built.rows)
             compared = dict(zip(TWO_MODELS, (given, second), strict=True))
         rows = loo(compared, engine=engine)
         return f"{rows}\n\n{leave_one_site_out(*given, labels=labels, engine=engine)}"

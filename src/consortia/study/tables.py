@@ -6,8 +6,10 @@ one file per site and stay where they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from consortia.core.arguments import unknown
+from consortia.core.arrays import Array, namespace
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
@@ -22,8 +25,7 @@ from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, 
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, alike, check_finite
 from consortia.engines.contract import Engine
-from consortia.errors import InputError
-from consortia.store.metadata import Scaling
+from consortia.errors import InputError, wrong
 from consortia.study.files import Arrays, FileRows, common_kinds, names_of, read_rows
 
 Labels = tuple[bool, int, int]
@@ -118,7 +120,7 @@ class Data(Table):
         directory: Path,
         engine: Engine,
         algorithm: Method,
-        own: Mapping[int, Path] | None = None,
+        elsewhere: Mapping[int, Path] | None = None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> Prepared:
         """Return the rows, ready to be dealt out; of files those of the sites of this process.
@@ -129,7 +131,7 @@ class Data(Table):
             directory: where the names of files start.
             engine: decides which sites this process runs.
             algorithm: what is run.
-            own: where the files of sites are that are not there, by the sites' indices.
+            elsewhere: the files of sites that are not there, by the sites' indices.
             same: what all processes must have been given, by name.
 
         Raises:
@@ -138,8 +140,8 @@ class Data(Table):
         """
         if self.files is None:
             return run_on_all(engine, self._of_dataset, same)
-        names, own = names_of(self.files), own or {}
-        paths = [own.get(index, directory / name) for index, name in enumerate(self.files)]
+        names, elsewhere = names_of(self.files), elsewhere or {}
+        paths = [elsewhere.get(index, directory / name) for index, name in enumerate(self.files)]
         read: dict[int, FileRows] = {}
         test_rows: list[FileRows] = []
 
@@ -163,7 +165,7 @@ class Data(Table):
             try:
                 columns, of_rows = of_test["columns"], read_labels(of_test["labels"])
             except (TypeError, KeyError, ValueError) as error:
-                raise InputError(f"data.test_file: its facts are damaged: {error}.") from None
+                raise wrong("data.test_file", f": its facts are damaged: {error}.") from None
             if columns != list(facts[0].columns):
                 raise InputError(
                     f"{directory / str(self.test_file)} does not have the same columns as the "
@@ -221,7 +223,7 @@ class Data(Table):
         train, test = dataset.train, dataset.test
         if self.test_share is not None or train is None:
             if self.test_share is None:
-                raise InputError(f"data.test_share is needed: {self.dataset} has test rows only.")
+                raise wrong("data.test_share", f" is needed: {self.dataset} has test rows only.")
             train, test = preparation.train_test_split(
                 dataset.rows, test_share=self.test_share, seed=self.seed
             )
@@ -261,14 +263,14 @@ class Data(Table):
             features,
             names,
             agreed.classes,
-            self._scaling(names, features, agreed),
+            self._natural(features, agreed),
             skipped,
         )
 
-    def _scaling(
-        self, names: tuple[str, ...], features: int | None, agreed: _Agreed
-    ) -> Scaling | None:
-        """Return the standardisation of columns and response; None without one."""
+    def _natural(
+        self, features: int | None, agreed: _Agreed
+    ) -> Callable[[Mapping[str, Array]], dict[str, Array]] | None:
+        """Return `in_column_units` of standardised columns or responses; None without any."""
         if features is None or (agreed.x is None and agreed.y is None):
             return None
         means, sds = np.zeros(features), np.ones(features)
@@ -276,14 +278,12 @@ class Data(Table):
             changed = np.flatnonzero(agreed.changed)
             means[changed] = agreed.x.centre[changed]
             sds[changed] = preparation.units(agreed.x)[changed]
-        response = None
+        response = (0.0, 1.0)
         if agreed.y is not None:
-            centre, sd = agreed.y.centre, agreed.y.sd
-            response = (float(centre), float(sd))
-        columns = names or tuple(map(str, range(features)))
-        if self.intercept:
-            columns = (*columns[:-1], "intercept")
-        return Scaling(columns, tuple(means.tolist()), tuple(sds.tolist()), response)
+            response = agreed.y.centre.item(), agreed.y.sd.item()
+        return partial(
+            in_column_units, columns=(means, sds), response=response, ones=self.intercept
+        )
 
     def _changed(self, arrays: Arrays) -> Arrays:
         """Return the arrays with x changed row by row."""
@@ -296,7 +296,7 @@ class Data(Table):
             raise InputError(
                 "data.scale: it multiplies features, an array x, and there is none: remove it, or "
                 "store the features under the name x."
-            )
+            ).at("data.scale")
         return _scaled(arrays, "x", 0.0, 1 / self.scale)
 
     def _made(self, arrays: Arrays, agreed: _Agreed) -> Arrays:
@@ -319,7 +319,7 @@ class Data(Table):
             moments["x"] = Moments.of(preparation.features(arrays, "train")).plain()
         if self.standardise_target:
             if "y" not in arrays:
-                raise InputError("data.standardise_target: there is no response y.")
+                raise wrong("data.standardise_target", ": there is no response y.")
             moments["y"] = Moments.of(arrays["y"].reshape(-1)).plain()
         return labels, moments
 
@@ -338,7 +338,7 @@ class Data(Table):
             return _Agreed(x, None, classes, changed)
         y = preparation.moments_of_all(site["y"] for site in moments)
         if len(target_names) > 1 or y.sd == 0:
-            raise InputError("data.standardise_target: the response is not a measured number.")
+            raise wrong("data.standardise_target", ": the response is not a measured number.")
         return _Agreed(x, y, None, changed)
 
     def _changed_columns(self, x: Moments, columns: tuple[str, ...]) -> tuple[bool, ...]:
@@ -346,10 +346,10 @@ class Data(Table):
         if isinstance(self.standardise, bool):
             return tuple(x.measured.tolist())
         if not columns:
-            raise InputError("data.standardise: the columns have no names; give true.")
+            raise wrong("data.standardise", ": the columns have no names; give true.")
         for name in self.standardise:
             if name not in columns:
-                raise InputError(f"data.standardise: {name!r} is {unknown(name, columns)}.")
+                raise wrong("data.standardise", f": {name!r} is {unknown(name, columns)}.")
         return tuple(name in self.standardise for name in columns)
 
 
@@ -367,8 +367,9 @@ class Prepared:
     features: int | None  # columns of x, None without x or columns
     feature_names: tuple[str, ...]  # one name per column of x, empty when they have none
     class_names: tuple[str, ...] | None  # one name per class, None when the response is not a class
-    # how columns and response were standardised, None where they were not
-    scaling: Scaling | None = None
+    # a linear predictor's parameters in the units of columns and response; None where these are as
+    # they were read
+    natural: Callable[[Mapping[str, Array]], dict[str, Array]] | None = None
     skipped: tuple[str, ...] = ()  # what cannot be had in this process, each with the reason
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
@@ -395,7 +396,7 @@ class IID(_Dealt):
 
 
 class Dirichlet(_Dealt):
-    """Label skew: every label is dealt out in proportions of its own."""
+    """Label skew: every label is dealt out in its own proportions."""
 
     kind: Literal["dirichlet"]
     concentration: float = Field(gt=0, description="small: few labels per site; large: nearly iid")
@@ -449,7 +450,7 @@ def deal(table: Any, data: Prepared) -> Sites:
         if table.column not in data.columns:
             raise InputError(
                 f"partition.column = {table.column!r}: {unknown(table.column, data.columns)}."
-            )
+            ).at("partition.column")
         options |= {"column": data.columns[table.column], "name": table.column}
     return getattr(partition, table.kind)(data.train, **options)
 
@@ -494,6 +495,44 @@ def _classes(labels: Sequence[Labels | None], names: tuple[str, ...]) -> tuple[s
     return tuple(str(label) for label in range(max(high for _, _, high in known) + 1))
 
 
+def in_column_units(
+    params: Mapping[str, Array],
+    *,
+    columns: tuple[np.ndarray, np.ndarray],
+    response: tuple[float, float],
+    ones: bool,
+) -> dict[str, Array]:
+    r"""Return the parameters of a linear predictor in the units of what was standardised.
+
+    .. math::
+        \beta_j = s_y \tilde\beta_j / s_j, \qquad
+        a = m_y + s_y \Bigl(\tilde a - \sum_j \tilde\beta_j m_j / s_j\Bigr), \qquad
+        \log\sigma = \log\tilde\sigma + \log s_y
+
+    A model without an intercept has one in these units: the predictor where all columns are 0.
+
+    Args:
+        params: as they are sampled, of one draw or of several.
+        columns: m and s, 0 and 1 of a column that is as it was.
+        response: m_y and s_y, likewise.
+        ones: the last column is of ones, so that its coefficient is the intercept.
+    """
+    slopes, (means, sds), (centre, unit) = params["coefficients"], columns, response
+    xp, dtype, natural = namespace(slopes), slopes.dtype, dict(params)
+    shift = centre - unit * (slopes @ xp.asarray(means / sds, dtype))
+    slopes = slopes * xp.asarray(np.broadcast_to(unit / sds, slopes.shape), dtype)
+    if "intercept" in params:
+        natural["intercept"] = params["intercept"] * unit + shift
+    elif ones:
+        last = slopes[..., -1:] + shift[..., None]
+        slopes = xp.concatenate([slopes[..., :-1], last], axis=-1)
+    else:
+        natural["intercept"] = shift
+    if "log_noise_scale" in params:
+        natural["log_noise_scale"] = params["log_noise_scale"] + math.log(unit)
+    return natural | {"coefficients": slopes}
+
+
 def _scaled(arrays: Arrays, key: str, centre: float, unit: float) -> Arrays:
     return {**arrays, key: (arrays[key] - centre) / unit}
 
@@ -513,7 +552,7 @@ def _as_type(arrays: Arrays, dtype: str) -> Arrays:
                 f"data.dtype = {dtype!r}: {name!r} holds integers from {array.min()} to "
                 f"{array.max()}, which {whole} cannot represent: write them as decimals (1.0), "
                 "or use a smaller unit."
-            )
+            ).at("data.dtype")
         return array.astype(whole)
 
     return {name: narrowed(name, array) for name, array in arrays.items()}

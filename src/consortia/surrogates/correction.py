@@ -36,15 +36,15 @@ class Correction(NamedTuple):
     limit: Array
 
     @classmethod
-    def of(cls, own: Natural, total: Natural, weight: Array, reference: Array) -> Correction:
+    def of(cls, local: Natural, total: Natural, weight: Array, reference: Array) -> Correction:
         """Return it from a site's surrogate, the product of all, and the site's weight s_c."""
         weight = jnp.asarray(weight, reference.dtype)
         diagonal = total.precision if total.precision.ndim == 1 else jnp.diag(total.precision)
         step = total.gradient / jnp.maximum(diagonal, jnp.finfo(diagonal.dtype).tiny)
         return cls(
             reference,
-            own.gradient - weight * total.gradient,
-            own.precision - weight * total.precision,
+            local.gradient - weight * total.gradient,
+            local.precision - weight * total.precision,
             diagonal,
             RUNAWAY * (diagonal.size + jnp.sum(diagonal * step**2)),
         )
@@ -90,7 +90,7 @@ def given_correction(gaussians: tuple[Gaussian, ...]) -> Callable[[Site], Correc
             raise InputError(
                 "surrogate: a list of Gaussians needs an engine that gives a site its index; "
                 "use 'anchored', 'laplace' or 'sgld_moments' here."
-            )
+            ).at("surrogate")
         dtype = jnp.result_type(float)
         gaussian = Natural(
             jnp.asarray(linear_terms, dtype)[site.number],

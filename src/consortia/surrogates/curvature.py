@@ -171,8 +171,8 @@ def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Ar
             ~first & finite & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3),
         )
 
-    zero, one = jnp.zeros((), start.dtype), jnp.ones((), start.dtype)
+    zero, unit = jnp.zeros((), start.dtype), jnp.ones((), start.dtype)
     nothing = jnp.zeros_like(start), jnp.zeros((start.size, start.size), start.dtype)
-    search = _Search(start, zero, *nothing, one, jnp.int32(-1), jnp.zeros((), bool))
+    search = _Search(start, zero, *nothing, unit, jnp.int32(-1), jnp.zeros((), bool))
     search = jax.lax.while_loop(goes_on, advance, search)
     return search.position, search.matrix, search.converged

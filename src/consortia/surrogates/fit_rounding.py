@@ -13,7 +13,7 @@ columns are nearly collinear, the smallest eigenvalues of A are lost so: A is th
 coordinates in which the rounded one is diagonal, until none is. Whether a number is rounded up or
 down follows from a secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error
 has the variance u²/6 on average. All fits of an answer have the same dither, so that equal ones
-stay equal.
+stay equal; of those that end in one mode the numbers of the first leave, once for all.
 
 In a hierarchical model a site's own A is only an intermediate: what leaves is widened by the
 variance B between sites, and little of A is left where it is large. There the rounded numbers are
@@ -68,17 +68,24 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
     varies = np.flatnonzero(between > 0)
     relative = coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1))
     dithers = rng.random((1 if varies.size else TURNS, triangles.shape[1] + d))
-    fits = [
-        _rounded(symmetric(triangle, d), pull, varies, dithers, relative, coarser * PULL_UNIT)
-        for triangle, pull in zip(triangles, pulls, strict=True)
-    ]
+    first = _first_of_equals(triangles, pulls, relative, coarser * PULL_UNIT)
+    each = {
+        index: _rounded(
+            *(symmetric(triangles[index], d), pulls[index], varies, dithers),
+            *(relative, coarser * PULL_UNIT),
+        )
+        for index in {*first}
+    }
+    fits = [each[index] for index in first]
     names = "precisions", "pulls"
     arrays = {name: np.stack([fit.arrays[name] for fit in fits]) for name in names}
     errors = {name: np.stack([fit.errors[name] for fit in fits]) for name in names}
+    finest = errors["precisions"][:, np.equal(*np.triu_indices(d))] * math.sqrt(6)
+    for name in names:
+        errors[name][first < np.arange(len(first))] = np.inf  # say nothing that the first has not
     if not varies.size and any((fit.errors["turns"] != np.eye(d)).any() for fit in fits):
         errors["turns"] = np.stack([fit.errors["turns"] for fit in fits])
     if "between" in answer:
-        finest = errors["precisions"][:, np.equal(*np.triu_indices(d))] * math.sqrt(6)
         arrays = _of_common(arrays, finest, relative, between)
     # of the rounded ones, so that they say no more than these
     squares = [_square(*fit) for fit in zip(arrays["precisions"], arrays["pulls"], strict=True)]
@@ -134,6 +141,27 @@ def _rounded(
         back = np.linalg.inv(turn)
         arrays = {"precisions": (back @ symmetric(made, d) @ back.T)[upper], "pulls": back @ away}
     return Rounded(arrays, dict(zip(arrays, errors, strict=True)) | {"turns": turn})
+
+
+def _first_of_equals(
+    triangles: np.ndarray, pulls: np.ndarray, relative: float, of_pull: float
+) -> np.ndarray:
+    """Find for each fit the first one that is the same by far less than a unit."""
+    first, d = np.arange(len(pulls)), pulls.shape[1]
+    rows, columns = np.triu_indices(d)
+    for index in range(1, len(pulls)):
+        for before in range(index):
+            root = np.sqrt(np.abs(triangles[before, rows == columns]))
+            scale = np.maximum(root[rows] * root[columns], np.abs(triangles[before]))
+            off = np.abs(triangles[index] - triangles[before])
+            if first[before] != before or not (off <= EQUAL * relative * scale).all():
+                continue
+            away = pulls[index] - pulls[before]
+            distance = away @ solved(symmetric(triangles[before], d), away)  # squared, in sds
+            if distance <= (EQUAL * of_pull) ** 2:
+                first[index] = before
+                break
+    return first
 
 
 def _turn(precision: np.ndarray, varies: np.ndarray) -> np.ndarray:
@@ -212,6 +240,9 @@ def _raised(matrix: np.ndarray, least: float) -> np.ndarray:
     floor = max(least * np.abs(values).max(), np.finfo(np.float32).tiny)
     return np.asarray(vectors * np.maximum(values, floor) @ vectors.T)
 
+
+EQUAL = 0.1
+"""Units by which two fits of one mode may differ."""
 
 LEAST_EIGENVALUE = 1e-6
 """Smallest eigenvalue of a curvature by its largest, as single precision can tell."""

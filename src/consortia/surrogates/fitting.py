@@ -92,7 +92,7 @@ class Recipe:
             raise InputError(
                 "ridge is 0: a Laplace surrogate needs a positive one, because a site's likelihood "
                 "alone can be improper or have no mode."
-            )
+            ).at("ridge")
         for name, value in keep.items():
             object.__setattr__(self, name, value)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, jnp
 
 
@@ -47,7 +47,7 @@ class Gaussian:
                 raise InputError(
                     f"covariance holds the variance {matrix.min():g}: every variance must be "
                     "positive."
-                )
+                ).at("covariance")
             self._keep(mean, 1 / matrix)
             return
         self._keep(mean, np.linalg.inv(_positive_definite(matrix, "covariance")))
@@ -61,7 +61,7 @@ class Gaussian:
         if matrix.ndim == 2:
             matrix = _positive_definite(matrix, "precision")
         elif not np.all(matrix > 0):
-            raise InputError(f"precision holds {matrix.min():g}: every entry must be positive.")
+            raise wrong("precision", f" holds {matrix.min():g}: every entry must be positive.")
         made._keep(mean, matrix)
         return made
 
@@ -98,7 +98,7 @@ def read_gaussians(values: Any) -> tuple[Gaussian, ...]:
         raise InputError(
             f"surrogate is {values!r}: give 'anchored', 'laplace', 'sgld_moments', None, or a "
             "list of consortia.surrogates.Gaussian, one a site."
-        )
+        ).at("surrogate")
     result: list[Gaussian] = []
     for index, value in enumerate(values):
         where = f"surrogate[{index}]"
@@ -119,7 +119,7 @@ def read_gaussians(values: Any) -> tuple[Gaussian, ...]:
             )
         result.append(value)
     if not result:
-        raise InputError("surrogate is an empty list: give one Gaussian a site.")
+        raise wrong("surrogate", " is an empty list: give one Gaussian a site.")
     return tuple(result)
 
 
@@ -164,7 +164,7 @@ def clipped(matrix: Array, least: Any, most: Any) -> Array:
 def _vector(value: Any) -> np.ndarray:
     mean = arguments.array("mean", value, "an array of numbers")
     if mean.ndim != 1 or not mean.size:
-        raise InputError(f"mean has shape {mean.shape}: give the flat parameters, (d,).")
+        raise wrong("mean", f" has shape {mean.shape}: give the flat parameters, (d,).")
     return mean
 
 
@@ -176,13 +176,13 @@ def _shaped(value: Any, name: str, d: int) -> np.ndarray:
         raise InputError(
             f"{name} has shape {matrix.shape} for a mean of {d} parameters: give ({d}, {d}), "
             f"({d},) or one number."
-        )
+        ).at(name)
     return matrix
 
 
 def _positive_definite(matrix: np.ndarray, name: str) -> np.ndarray:
     if not np.allclose(matrix, matrix.T, rtol=1e-6, atol=1e-12 * np.abs(matrix).max()):
-        raise InputError(f"{name} is not symmetric.")
+        raise wrong(name, " is not symmetric.")
     matrix = (matrix + matrix.T) / 2
     values = np.linalg.eigvalsh(matrix)
     # Below this the inverse is rounding error.
@@ -190,5 +190,5 @@ def _positive_definite(matrix: np.ndarray, name: str) -> np.ndarray:
         raise InputError(
             f"{name} is not positive definite: its eigenvalues go from {values[0]:.3g} to "
             f"{values[-1]:.3g}."
-        )
+        ).at(name)
     return matrix

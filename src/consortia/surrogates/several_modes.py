@@ -326,7 +326,7 @@ def with_modes(proposal: Proposal, modes: Sequence[Mode], prior: PriorScale) -> 
         return proposal
     held = OF_MODES if len(prior.sd) <= FEW else OF_MODES_OF_MANY
     shares = list(held * (normalised(log_masses(reached)) + 1 / len(reached)) / 2)
-    centres, scales = [one.position for one in reached], [WIDER * one.covariance for one in reached]
+    centres, scales = [m.position for m in reached], [WIDER * m.covariance for m in reached]
     if len(prior.sd) <= OVER_PRIOR:
         shares, centres = [*shares, OF_PRIOR], [*centres, prior.centre]
         scales.append(np.diag(prior.sd**2))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.theory.affine import Array
 from consortia.theory.arguments import check_density, matrix_of
 from consortia.theory.law import Law, Moments
@@ -68,7 +68,7 @@ def psgld_law(
     h, eps = arguments.positive("step_size", step_size), arguments.positive("floor", floor)
     hessian = matrix_of(precision, "precision")
     if not np.allclose(hessian, hessian.T, rtol=1e-8):
-        raise InputError("precision: the matrix is not symmetric; give (H + H.T) / 2")
+        raise wrong("precision", ": the matrix is not symmetric; give (H + H.T) / 2")
     check_density(hessian, "precision")
     noise = matrix_of(gradient_noise, "gradient_noise", len(hessian))
     metric = 1 / (eps + np.sqrt(np.diag(hessian + noise)))
@@ -92,7 +92,7 @@ def psgld_law(
         else:
             metric = metric / 4
         tried = metric * np.exp(damping * change)
-    raise InputError(f"step_size: {h:g} is too long for its preconditioner to be found; lower it")
+    raise wrong("step_size", f": {h:g} is too long for its preconditioner to be found; lower it")
 
 
 def psgld_short_memory_variance(

@@ -150,6 +150,12 @@ class Normal(NamedTuple):
         return Normal(every * self.mean, every[:, None] * self.covariance * every)
 
 
+class Averaged(Normal):
+    """The law of an average, with the means and variances (N, d) of those that it is of."""
+
+    each: tuple[Float[np.ndarray, "N d"], Float[np.ndarray, "N d"]]
+
+
 class Recursion(ABC):
     """The law of a position from iteration to iteration."""
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.data.sites import Sites
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.theory.arguments import Array, check_density, curvatures_of, floats, full_matrices
 from consortia.theory.potentials import SitePotentials
 
@@ -35,6 +35,7 @@ class GaussianAgents:
         rows: what each agent's minibatches are drawn from: of each row of its data the curvature
             H_j and the pull p_j, ``(n_i, d, d)`` and ``(n_i, d)``, with the row's share of the
             gradient :math:`H_j x - p_j`; or None.
+        by_modes: laws are those of `consortia.theory.coupled_modes`, as there are too many.
 
     Raises:
         InputError: shapes that do not fit, or a target that is not a Gaussian law.
@@ -58,7 +59,7 @@ class GaussianAgents:
         centres = floats(means if pulls is None else pulls, name)  # type: ignore[arg-type]
         centres = centres[:, None] if centres.ndim == 1 else centres
         if centres.ndim != 2 or not centres.size:
-            raise InputError(f"{name} has shape {centres.shape}: give (agents,) or (agents, d).")
+            raise wrong(name, f" has shape {centres.shape}: give (agents,) or (agents, d).")
         given = full_matrices(
             curvatures_of(curvatures, centres.shape, "curvatures", "agents", rounding=1e-6)
         )
@@ -66,6 +67,7 @@ class GaussianAgents:
         self.curvatures = given
         self.pulls = centres if means is None else np.einsum("nij,nj->ni", given, centres)
         self.rows: tuple[tuple[Array, Array], ...] | None = None
+        self.by_modes = False
 
     @classmethod
     def linear_regression(
@@ -94,7 +96,7 @@ class GaussianAgents:
             x, y = np.asarray(x, np.float64) / scale, np.asarray(y, np.float64) / scale
             rows.append((x[:, :, None] * x[:, None, :], x * y[:, None]))
         if not rows:
-            raise InputError("shards is empty: give at least one agent.")
+            raise wrong("shards", " is empty: give at least one agent.")
         share = np.eye(rows[0][1].shape[1]) / (len(rows) * s2)
         agents = cls(
             [curvatures.sum(axis=0) + share for curvatures, _ in rows],

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 Array = Float[np.ndarray, "..."]
 
@@ -21,7 +21,7 @@ def filled(value: ArrayLike, shape: tuple[int, ...], name: str) -> Array:
     """Return a number or an array of this very shape as an array of this shape."""
     array = floats(value, name)
     if array.shape not in ((), shape):
-        raise InputError(f"{name}: shape {array.shape}; give a number or shape {shape}")
+        raise wrong(name, f": shape {array.shape}; give a number or shape {shape}")
     return np.broadcast_to(array, shape)
 
 
@@ -29,7 +29,7 @@ def shares_of(value: ArrayLike, name: str, count: int | None = None) -> Float[np
     """Return positive numbers of sum one, as many as ``count`` where it is given."""
     given = np.array(arguments.site_weights(floats(value, name), name))
     if count not in (None, given.size):
-        raise InputError(f"{name}: got {given.size} numbers; give {count}")
+        raise wrong(name, f": got {given.size} numbers; give {count}")
     return given
 
 
@@ -51,20 +51,20 @@ def curvatures_of(
         raise InputError(
             f"{name}: shape {given.shape} for {n} {holders} in {d} dimensions; give ({n},), "
             f"({n}, {d}) or ({n}, {d}, {d})"
-        )
+        ).at(name)
     if given.ndim < 3:
         given = np.broadcast_to(given if given.ndim == 2 else given[:, None], (n, d))
         lowest, rounding = given.min(axis=1), 0.0
     else:
         size = np.abs(given).max()
         if not np.allclose(given, given.mT, rtol=1e-8, atol=1e-12 * size):
-            raise InputError(f"{name}: a matrix is not symmetric; give (L + L.T) / 2")
+            raise wrong(name, ": a matrix is not symmetric; give (L + L.T) / 2")
         lowest, rounding = np.linalg.eigvalsh(given)[:, 0], rounding * size
     if np.any(lowest < -rounding):
         raise InputError(
             f"{name}: matrix {int(np.argmin(lowest))} has a negative eigenvalue; give positive "
             "semi-definite matrices"
-        )
+        ).at(name)
     return given
 
 
@@ -75,7 +75,7 @@ def check_density(precision: Array, name: str, rounding: float = 0.0) -> None:
         raise InputError(
             f"{name}: their sum is not positive definite, so the target is not a density; add a "
             "prior or drop the flat coordinates"
-        )
+        ).at(name)
 
 
 def matrix_of(value: ArrayLike, name: str, d: int | None = None) -> Float[np.ndarray, "d d"]:
@@ -84,7 +84,7 @@ def matrix_of(value: ArrayLike, name: str, d: int | None = None) -> Float[np.nda
     d = np.atleast_1d(given).shape[0] if d is None else d
     made = given * np.eye(d) if given.shape in ((), (d,)) else given
     if made.shape != (d, d):
-        raise InputError(f"{name}: shape {given.shape}; give a number, ({d},) or ({d}, {d})")
+        raise wrong(name, f": shape {given.shape}; give a number, ({d},) or ({d}, {d})")
     return made
 
 

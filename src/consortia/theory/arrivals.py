@@ -29,6 +29,9 @@ from consortia.errors import InputError
 from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
 from consortia.theory.staleness import LinearServer
 
+LOOKED, DIVERGED = 20, 1e60
+"""Events after which it is looked whether a map has grown so much that it diverges."""
+
 COUPLED = 1e-9
 """Part of the largest curvature that directions must share to be taken together."""
 
@@ -119,7 +122,7 @@ class ArrivalRecursion(Recursion):
                 gradient[..., -1] += sent.pulls[site]
             if self.latest:
                 state[:, points + site] = gradient
-                gradient = state[:, points:].sum(axis=1)
+                gradient = np.einsum("bswc->bwc", state[:, points:])
             moved = np.einsum("ij,bjwc->biwc", self.server.transition, state[:, :n])
             state[:, :n] = moved + self.server.force[:, None, None] * gradient[:, None]
         state[:, n + site] = np.einsum("i,biwc->bwc", self.server.broadcast, state[:, :n])
@@ -143,11 +146,9 @@ class ArrivalRecursion(Recursion):
         """Move a covariance, (blocks, size, size), by an event in place."""
         _, _, rows = self._rows
         blocks, size, _ = covariance.shape
-        for _ in range(2):  # from the left and, transposed, from the right
-            self._apply(
-                covariance.reshape(blocks, rows, size // rows, size), event, sent, pulled=False
-            )
-            covariance[:] = covariance.mT.copy()
+        for side in (covariance, covariance.mT):  # from the left and from the right
+            state = side.reshape(blocks, rows, size // rows, size)  # a view: an axis is split
+            self._apply(state, event, sent, pulled=False)
         if not self.arrivals.dropped[event]:
             covariance += noises[self.arrivals.worker[event]]
 
@@ -155,34 +156,44 @@ class ArrivalRecursion(Recursion):
         return [self._noise(site, sent) for site in range(len(sent.pulls))]
 
     @cached_property
-    def _stretch(self) -> AffineMap:
-        """The whole trace as one map."""
+    def _stretch(self) -> tuple[AffineMap, Array]:
+        """The whole trace as one map, and the sum of what its own noise adds to θ's covariance."""
         _, _, rows = self._rows
         _, blocks, width = self.gradients.pulls.shape
         size, sent = rows * width, self._repeated
         maps, noises = np.tile(np.eye(size, size + 1), (blocks, 1, 1)), self._noises(sent)
         covariance = np.zeros((blocks, size, size))
+        wide = np.zeros((blocks, width, width))
         with np.errstate(over="ignore", invalid="ignore"):
             for event in range(self.stretch):
                 self._apply(maps.reshape(blocks, rows, width, -1), event, sent, pulled=True)
+                if event % LOOKED == 0 and not np.abs(maps).max() < DIVERGED:
+                    maps[:] = np.inf
+                    break
                 self._spread(covariance, event, sent, noises)
-        return AffineMap(maps[..., :-1], maps[..., -1], covariance)
+                if not self.arrivals.dropped[event]:
+                    wide += covariance[:, :width, :width]
+        return AffineMap(maps[..., :-1], maps[..., -1], covariance), wide
 
     @cached_property
     def spectral_radius(self) -> float:
         """Factor by which the mean's distance grows an update."""
         updates = (~self.arrivals.dropped[: self.stretch]).sum()
-        return spectral_radius(self._stretch.matrix) ** (1 / float(updates))
+        return spectral_radius(self._stretch[0].matrix) ** (1 / float(updates))
 
     def stationary(self) -> Normal:
         """Return the law of θ after all updates of the trace together."""
-        width, covariance = self.gradients.pulls.shape[-1], self._stretch.stationary_covariance()
-        wide, taken = np.zeros_like(covariance[:, :width, :width]), 0
-        sent, noises = self._repeated, self._noises(self._repeated)
+        _, _, rows = self._rows
+        width, (repeated, wide) = self.gradients.pulls.shape[-1], self._stretch
+        values, axes = np.linalg.eigh(repeated.stationary_covariance())
+        # Columns whose products are the covariance, and stay so from event to event.
+        roots = axes * np.sqrt(np.maximum(values, 0))[:, None]
+        state = roots.reshape(len(roots), rows, width, -1)
+        taken, wide = 0, wide.copy()
         for event in range(self.stretch):
-            self._spread(covariance, event, sent, noises)
+            self._apply(state, event, self._repeated, pulled=False)
             if not self.arrivals.dropped[event]:
-                wide, taken = wide + covariance[:, :width, :width], taken + 1
+                wide, taken = wide + state[:, 0] @ state[:, 0].mT, taken + 1
         means = self._means()
         mean = means.mean(axis=0)
         away = means - mean

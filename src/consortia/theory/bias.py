@@ -34,7 +34,7 @@ from consortia.core.target import Target
 from consortia.data.facts import Gatherer
 from consortia.data.sites import Sites
 from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.latency import Recorded
 from consortia.schedules.events import simulate
@@ -43,6 +43,7 @@ from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import full_matrices
 from consortia.theory.arrivals import ArrivalRecursion, Arrivals, in_blocks
+from consortia.theory.coupled_modes import MOST_APART, CoupledModes
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.estimates import minibatch_noise
 from consortia.theory.expansion import Expansion, expand, too_large
@@ -59,8 +60,12 @@ from consortia.theory.travelling import MOST_TRAVELLED, travelling_law
 PyTree = Any
 T = TypeVar("T")
 
-LARGEST_SYSTEM = 700
-"""Rows of an iteration's matrix up to which a network's law is computed, in seconds."""
+LARGEST_SYSTEM, COMPARED_SYSTEM = 700, 150
+"""Rows of an iteration's matrix up to which a network's law is computed by it, in a second; and
+while settings are compared. Beyond, it is computed by the network's modes."""
+
+MOST_COUPLED = 2_000_000
+"""Sites times squared parameters up to which it is computed by these."""
 
 MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
@@ -138,6 +143,7 @@ class Problem:
         given = participation if engine is None else engine.participation
         self.participation = None if given is None or np.all(given) else np.asarray(given, bool)
         self.start = starting_parameters(model, init, 0, 1)[0]
+        self.largest_system = LARGEST_SYSTEM
 
     @cached_property
     def potentials(self) -> SitePotentials:
@@ -204,15 +210,40 @@ class Problem:
         vars(made)["near"] = self.near.scaled(np.array(method.scales))
         return made
 
-    def projected(self) -> Problem:
-        """Return a problem in the few directions by which settings are compared."""
+    def compared(self, *, few: bool) -> Problem:
+        """Return a problem by which settings are compared, in a few directions if ``few``."""
         made = copy(self)
-        vars(made)["near"] = self.near.projected()
+        made.largest_system = COMPARED_SYSTEM
+        if few:
+            vars(made)["near"] = self.near.projected()
         return made
 
-    def agents(self, *, rows: bool) -> GaussianAgents:
-        """Return the sites as agents of equal shares, with every row's expansion if ``rows``."""
+    def agents(
+        self, copies: int, mixing: Mixing, *, rows: bool, modes: bool = True
+    ) -> GaussianAgents:
+        """Return the sites as agents of equal shares.
+
+        Args:
+            copies: variables of an agent.
+            mixing: W.
+            rows: with every row's expansion.
+            modes: the method has a law by the modes of its network, where that has such.
+
+        Raises:
+            InputError: a network that changes, or too large a one.
+        """
+        if isinstance(mixing, graphs.MixingSchedule):
+            raise InputError("the network changes from round to round")
         near = self.near
+        count, d = near.gradients.shape
+        matrix = graphs.resolve(graphs.weights.as_mixing(mixing), count)
+        modes = modes and not rows and matrix.symmetric and matrix.components == 1
+        many = copies * count * d > (self.largest_system if modes else LARGEST_SYSTEM)
+        if many and (not modes or count * d**2 > MOST_COUPLED):
+            raise InputError(
+                f"{count} agents with {d} parameters each are too many for the matrix of an "
+                "iteration"
+            )
         if rows and self.sites.elsewhere:
             raise InputError("the noise of minibatches needs the rows of all sites in one process")
         if rows and self.sites.rows * near.mode.size**2 > MOST_ROW_CURVATURES:
@@ -221,6 +252,7 @@ class Problem:
         curvatures = near.curvatures + share[:, None, None] * near.prior_curvature
         pulls = -(near.gradients + share[:, None] * near.prior_gradient)
         agents = GaussianAgents((curvatures + curvatures.mT) / 2, pulls=pulls)
+        agents.by_modes = many
         if rows:
             units = near.units * np.ones_like(near.mode)
             square, mode = np.outer(units, units), near.mode * units
@@ -257,7 +289,7 @@ def _constant(method: Method) -> float:
     """Return the step size, where it is one number."""
     given = method.step_schedules
     if isinstance(given[0], schedules.Unchosen):
-        raise InputError("step_size is None: `consortia.sample` chooses it for a run")
+        raise wrong("step_size", " is None: `consortia.sample` chooses it for a run")
     if len(given) > 1:
         raise InputError("servers have step sizes of their own, and so laws of their own")
     if not isinstance(given[0], schedules.Constant):
@@ -345,8 +377,9 @@ def _preconditioned(method: Preconditioned, problem: Problem) -> Law:
 @law_of.register
 def _gossip(method: DESGLD | DESGHMC, problem: Problem) -> Law:
     step, batches = _constant(method), method.batch_size is not None
-    _check_network(1 + method.corrected + method.moves, problem, method.mixing)
-    agents = problem.agents(rows=batches)
+    copies = 1 + method.corrected + method.moves
+    modes = method.noise == "independent" and method.temperature > 0
+    agents = problem.agents(copies, method.mixing, rows=batches, modes=modes)
     options: dict[str, Any] = {"correction": method.correction or None, "noise": method.noise}
     options |= {"temperature": method.temperature}
     if batches:
@@ -356,39 +389,39 @@ def _gossip(method: DESGLD | DESGHMC, problem: Problem) -> Law:
     friction = method.given("friction") if isinstance(method, DESGHMC) else None
     if friction is None:
         options |= {"averaged_noise": bool(method.averaged_noise), "momentum": method.momentum}
-    return _noted(gossip_law(agents, method.mixing, step, friction, **options))
+    law = gossip_law(agents, method.mixing, step, friction, **options)
+    return _noted(law, final=problem.largest_system == LARGEST_SYSTEM)
 
 
 @law_of.register
 def _tracked(method: DecentralizedHMC, problem: Problem) -> Law:
     step = _constant(method)
-    _check_network(2, problem, method.mixing)
     law = decentralized_hmc_law(
-        problem.agents(rows=False),
+        problem.agents(2, method.mixing, rows=False),
         method.mixing,
         step_size=step,
         variant=method.variant,
         gossip_rounds=method.given("gossip_rounds"),
     )
     note = "Published variant: while every proposal is accepted."
-    return _noted(law, *([note] if method.published else []))
+    final = problem.largest_system == LARGEST_SYSTEM
+    return _noted(law, *([note] if method.published else []), final=final)
 
 
-def _check_network(copies: int, problem: Problem, mixing: Mixing) -> None:
-    """Refuse networks that change, and those whose matrix of an iteration is too large."""
-    if isinstance(mixing, graphs.MixingSchedule):
-        raise InputError("the network changes from round to round")
-    agents, d = problem.near.gradients.shape
-    if copies * agents * d > LARGEST_SYSTEM:
-        raise InputError(
-            f"{agents} agents with {d} parameters each are too many for the matrix of an iteration"
-        )
+def _noted(law: Law, *notes: str, final: bool) -> Law:
+    """Add to a network's law how far a single agent's standard deviations are off.
 
-
-def _noted(law: Law, *notes: str) -> Law:
-    """Add to a network's law how far a single agent's standard deviations are off."""
+    Raises:
+        InputError: it is ``final`` and does not cover how much sites' curvatures differ.
+    """
     if not law.stable:
         return law
+    modes = law.recursion
+    if isinstance(modes, CoupledModes) and final and not modes.apart <= MOST_APART:
+        raise InputError(
+            f"the curvatures of the sites differ so much that the spread changes by "
+            f"{100 * modes.apart:.0f} %, too much for the law of so many agents and parameters"
+        )
     agents = law.stationary.agents
     assert agents is not None
     ratio = np.sqrt(agents.variance_ratios)
@@ -717,6 +750,6 @@ def errors_of(law: Law, near: Expansion) -> tuple[Float[np.ndarray, " d"], Float
     squares = ratio**2 + shift**2
     if moments.agents is not None:
         means = moments.agents.means
-        seconds = np.diagonal(moments.agents.covariance).reshape(means.shape) + means**2
+        seconds = moments.agents.variances + means**2
         squares = seconds.mean(axis=0) / near.sd**2
     return shift + (squares - 1) * near.offset / near.sd, ratio

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.theory.affine import Array
 from consortia.theory.arguments import (
     check_density,
@@ -64,20 +64,18 @@ def read_clients(
     n = w.size
     d = m.shape[1] if m.ndim == 2 else given[1] if len(given) >= 2 else 1
     if m.shape not in ((n,), (n, d)):
-        raise InputError(f"means: shape {m.shape}; give ({n},) or ({n}, {d}) for {n} weights")
+        raise wrong("means", f": shape {m.shape}; give ({n},) or ({n}, {d}) for {n} weights")
     m = np.broadcast_to(m if m.ndim == 2 else m[:, None], (n, d))
     lam = curvatures_of(curvatures, (n, d), "curvatures", "weights")
     check_density(np.tensordot(w, lam, axes=1), "curvatures", 1e-10 if lam.ndim == 3 else 0.0)
     mass = np.ones(d) if mass_matrix is None else floats(mass_matrix, "mass_matrix")
     if mass.shape not in ((d,), (d, d)):
-        raise InputError(f"mass_matrix: shape {mass.shape}; give None, ({d},) or ({d}, {d})")
+        raise wrong("mass_matrix", f": shape {mass.shape}; give None, ({d},) or ({d}, {d})")
     if lam.ndim == 2 and mass.ndim == 1:
         m, lam, mass = m[:, :, None], lam[:, :, None, None], mass[:, None, None]
     else:
         m, lam = m[:, None], full_matrices(lam)[:, None]
         mass = matrix_of(mass, "mass_matrix")[None]
     if not np.allclose(mass, mass.mT) or np.linalg.eigvalsh(mass).min() <= 0.0:
-        raise InputError(
-            "mass_matrix: not positive definite; give positive numbers or a covariance"
-        )
+        raise wrong("mass_matrix", ": not positive definite; give positive numbers or a covariance")
     return GaussianClients(w, m, lam, mass)

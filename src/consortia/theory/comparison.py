@@ -54,7 +54,7 @@ def curves(problem: Problem, target: BiasTarget, chains: int) -> tuple[list[Curv
     The settings of a method are those that are chosen for a target; its step is varied around the
     chosen one. With many parameters both happen in a few directions.
     """
-    there = problem.projected() if problem.near.mode.size > DIRECTIONS else problem
+    there = problem.compared(few=True) if problem.near.mode.size > DIRECTIONS else problem
     drawn, reasons = [], {}
     for name, settings in candidates(len(problem.sites)).items():
         method = ALGORITHMS[name].factory(**settings)

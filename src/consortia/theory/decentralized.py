@@ -26,9 +26,10 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.graphs.laplacian import laplacian_of
 from consortia.graphs.weights import Mixing
+from consortia.theory.affine import Array
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import filled
-from consortia.theory.gossip import agent_law, links_of, resolved, symbols
+from consortia.theory.gossip import Network, agent_law, at_agents, over_agents, resolved, symbols
 from consortia.theory.law import AgentMoments, Law, Moments
 
 
@@ -66,17 +67,15 @@ def decentralized_hmc_law(
     epsilon = arguments.positive("step_size", step_size)
     arguments.one_of("variant", variant, ("corrected", "published"))
     drift = epsilon**2 if variant == "published" else epsilon**2 / 2
-    matrix = resolved(agents, mixing)
-    links = links_of(agents, matrix)
-    tracking = np.linalg.matrix_power(links, arguments.whole("gossip_rounds", gossip_rounds, 1))
-    x, z, pulls, noise = symbols(agents, matrix, 2, balanced=True)
-    gradient = agents.stacked_curvature() @ x - pulls
-    tracked = tracking @ (z + gradient)
-    return agent_law(
-        agents,
-        [links @ (x - drift * tracked + noise), tracked - gradient],
-        noise=epsilon**2 * np.eye(len(links)),
-    )
+    rounds = arguments.whole("gossip_rounds", gossip_rounds, 1)
+
+    def iteration(agents: GaussianAgents, network: Network) -> list[Array]:
+        x, z, pulls, noise = symbols(agents, network, 2, balanced=True)
+        gradient = at_agents(agents.curvatures, x) - pulls
+        tracked = over_agents(np.linalg.matrix_power(network.links, rounds), z + gradient)
+        return [over_agents(network.links, x - drift * tracked + noise), tracked - gradient]
+
+    return agent_law(agents, mixing, iteration, noise=epsilon**2)
 
 
 def decentralized_ula_moments(

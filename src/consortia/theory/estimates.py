@@ -16,7 +16,7 @@ from consortia.core.model import Model
 from consortia.core.parameters import spaced
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, jax, jnp
 from consortia.theory.arguments import floats
@@ -252,5 +252,5 @@ def minibatch_noise(
     if replace:
         return variance
     if b > n:
-        raise InputError(f"batch_size: {b} rows without replacement of only {n}")
+        raise wrong("batch_size", f": {b} rows without replacement of only {n}")
     return variance * (n - b) / max(n - 1, 1)

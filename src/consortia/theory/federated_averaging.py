@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.core.parameters import spaced
 from consortia.diagnostics.prediction import ABSENT
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.theory.affine import AffineMap, AffineRecursion, Array, Normal
 from consortia.theory.arguments import filled, floats
 from consortia.theory.clients import Blocks, GaussianClients, applied, read_clients
@@ -139,7 +139,7 @@ def fa_hmc_law(
 def _within(clients: GaussianClients, every: int, *, whole: bool, rho: float, **given: Any) -> Law:
     """Return the law where clients meet within trajectories, the iterations being windows."""
     if not whole:
-        raise InputError("average_every: give local_steps=1 and debias=False with it")
+        raise wrong("average_every", ": give local_steps=1 and debias=False with it")
     settings = Windows(average_every=every, momentum_correlation=rho, **given)
     starts = [r * every % settings.leapfrog_steps for r in range(settings.period)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -159,7 +159,7 @@ def _checked(
 ) -> dict[str, Any]:
     """Return the settings of a round, checked, as `_one_round` takes them."""
     if np.any(noise < 0.0):
-        raise InputError("gradient_noise: a variance is negative; give variances of at least zero")
+        raise wrong("gradient_noise", ": a variance is negative; give variances of at least zero")
     return {
         "step_size": arguments.positive("step_size", step),
         "leapfrog_steps": arguments.whole("leapfrog_steps", leapfrogs, 1),
@@ -182,7 +182,7 @@ def takers(
     if given.shape == (n,) and given.dtype != bool:
         chance = floats(given, "participation")
         if not ((chance > 0) & (chance <= 1)).all():
-            raise InputError("participation: give probabilities above 0 and up to 1.")
+            raise wrong("participation", ": give probabilities above 0 and up to 1.")
         if n <= MOST_LISTED:
             sets = np.array(list(itertools.product((False, True), repeat=n)))[1:]
             often = np.where(sets, chance, 1 - chance).prod(axis=1)
@@ -198,7 +198,7 @@ def takers(
         raise InputError(
             f"participation: shape {given.shape}; give ({n},) probabilities, or bool (rounds, {n}) "
             "with a client in every row"
-        )
+        ).at("participation")
     averages = sets * weights
     return averages / averages.sum(axis=1, keepdims=True), often / often.sum()
 
@@ -270,33 +270,37 @@ def _one_round(
     """
     curvature, slowness = clients.curvatures, np.linalg.inv(clients.mass)
     identity, turned = np.eye(curvature.shape[-1]), step_size**2 * slowness
+    pulled = turned @ curvature
     # Leapfrogs from rest at the origin, in differences, which keeps 1 - cos(Kφ) exact for small
     # steps: `kicked` answers a unit momentum (B_k), `forced` a unit constant force.
     kicked, forced = np.zeros_like(curvature), np.zeros_like(curvature)
     kicked_change, forced_change = kicked + step_size * slowness, forced + turned / 2
-    inner = np.zeros_like(curvature)
-    for _ in range(leapfrog_steps):
-        inner += kicked @ kicked.mT
+    inner, noises = np.zeros_like(curvature), bool(np.any(gradient_noise))
+    for step in range(leapfrog_steps):
+        inner += kicked @ kicked.mT if noises else 0.0
         kicked = kicked + kicked_change
         forced = forced + forced_change
-        kicked_change = kicked_change - turned @ curvature @ kicked
-        forced_change = forced_change + turned @ (identity - curvature @ forced)
-    # Noise at an inner point is two half kicks, independent of each other or equal.
-    factor = 2.0 if gradient_draws == 2 else 4.0
-    noisy = (kicked @ kicked.mT + factor * inner) * step_size**2 / 4.0
-    private = (1.0 - rho) * heat * kicked @ clients.mass @ kicked.mT
-    innovation = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
+        if step < leapfrog_steps - 1:
+            kicked_change = kicked_change - pulled @ kicked
+            forced_change = forced_change + turned - pulled @ forced
 
     decay, power = identity - forced @ curvature, np.zeros_like(curvature) + identity
-    still = np.zeros(curvature.shape[:-1])
-    alone = AffineMap(decay, still, innovation).power(local_steps).covariance
-    spread = np.tensordot(averages**2 / clients.weights, alone, axes=1)
+    spread = np.zeros((len(averages), *curvature.shape[1:]))
+    if noises or rho < 1.0:
+        # Noise at an inner point is two half kicks, independent of each other or equal.
+        factor = 2.0 if gradient_draws == 2 else 4.0
+        noisy = (kicked @ kicked.mT + factor * inner) * step_size**2 / 4.0
+        private = (1.0 - rho) * heat * kicked @ clients.mass @ kicked.mT
+        innovation = private + (clients.weights * gradient_noise)[:, None, None, None] * noisy
+        still = np.zeros(curvature.shape[:-1])
+        alone = AffineMap(decay, still, innovation).power(local_steps).covariance
+        spread += np.tensordot(averages**2 / clients.weights, alone, axes=1)
     series = np.zeros_like(curvature)
-    for _ in range(local_steps):
+    for step in range(local_steps):
         series += power
         common = np.tensordot(averages, power @ kicked, axes=1)
         spread += rho * heat * common @ clients.mass @ common.mT
-        power = power @ decay
+        power = power @ decay if step < local_steps - 1 else power
     return series @ forced, spread
 
 

@@ -26,10 +26,10 @@ which the covariance of the positions feeds, and which feeds it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike
 
 from consortia import graphs
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.theory.affine import (
     AffineMap,
@@ -49,12 +49,24 @@ from consortia.theory.affine import (
 )
 from consortia.theory.agents import GaussianAgents, block_diagonal
 from consortia.theory.arguments import filled
+from consortia.theory.coupled_modes import CoupledModes
 from consortia.theory.estimates import minibatch_noise
 from consortia.theory.law import Law, Moments, agent_blocks
 
 _WORST_CONDITION = 1e3
 """Condition of the eigenvectors beyond which sums over modes, whose error grows with its square,
 lose more than six of their digits."""
+
+LEAST_MODE = 1e-6
+"""Eigenvalue that a mode of W has at least."""
+
+BY_MODES = (
+    "the law of the average of the agents, to second order in how their curvatures differ as there "
+    "are too many for the matrix of an iteration"
+)
+
+LOOKED, GROWN = 40, 1e9
+"""Iterations by which a mean that grows so much is known to diverge: a third more each time."""
 
 _MOST_RESTARTS = 10
 """Restarts, of 50 steps each, within which the settled noise of minibatches is found."""
@@ -106,23 +118,27 @@ def de_sgld_law(
     beta = arguments.number("momentum", momentum, 0.0)
     corrected = arguments.one_of("correction", correction, (None, "extra")) is not None
     if beta and (beta >= 1 or heat > 0 or corrected):
-        raise InputError("momentum must be below 1, at temperature=0.0, without a correction.")
-    matrix = resolved(agents, mixing)
-    links, curvature = links_of(agents, matrix), agents.stacked_curvature()
-    count = 1 + (corrected or beta > 0)
-    x, *more, pulls, xi = symbols(agents, matrix, count, balanced=corrected)
-    moved = links @ x - eta * (curvature @ x - pulls) + xi
-    if corrected:
-        moved, more = moved - more[0], [more[0] + (x - links @ x) / 2]
-    elif beta:
-        more = [beta * (moved - x + more[0])]
-        moved = moved + more[0]
+        raise wrong("momentum", " must be below 1, at temperature=0.0, without a correction.")
+
+    def iteration(agents: GaussianAgents, network: Network) -> list[Array]:
+        count = 1 + (corrected or beta > 0)
+        x, *more, pulls, xi = symbols(agents, network, count, balanced=corrected)
+        mixed = over_agents(network.links, x)
+        moved = mixed - eta * (at_agents(agents.curvatures, x) - pulls) + xi
+        if corrected:
+            moved, more = moved - more[0], [more[0] + (x - mixed) / 2]
+        elif beta:
+            more = [beta * (moved - x + more[0])]
+            moved = moved + more[0]
+        return [moved, *more]
+
     batches = None
     if batch_size is not None:
         batches = BatchNoise(agents, eta, batch_size, replace=replace, anchor=control_variate)
     return agent_law(
         agents,
-        [moved, *more],
+        mixing,
+        iteration,
         noise=2 * eta * heat * _correlation(agents, noise),
         averaged=bool(averaged_noise),
         batches=batches,
@@ -173,19 +189,23 @@ def de_sghmc_law(
     gamma = arguments.positive("friction", friction)
     heat = arguments.number("temperature", temperature, 0.0)
     corrected = arguments.one_of("correction", correction, (None, "extra")) is not None
-    matrix = resolved(agents, mixing)
-    links, curvature = links_of(agents, matrix), agents.stacked_curvature()
-    x, v, *sums, pulls, xi = symbols(agents, matrix, 2 + corrected, balanced=corrected)
-    v = (1 - gamma * eta) * v - eta * (curvature @ x - pulls) + xi
-    moved = links @ x + eta * v
-    if corrected:
-        moved, sums = moved - sums[0], [sums[0] + (x - links @ x) / 2]
+
+    def iteration(agents: GaussianAgents, network: Network) -> list[Array]:
+        x, v, *sums, pulls, xi = symbols(agents, network, 2 + corrected, balanced=corrected)
+        mixed = over_agents(network.links, x)
+        v = (1 - gamma * eta) * v - eta * (at_agents(agents.curvatures, x) - pulls) + xi
+        moved = mixed + eta * v
+        if corrected:
+            moved, sums = moved - sums[0], [sums[0] + (x - mixed) / 2]
+        return [moved, v, *sums]
+
     batches = None
     if batch_size is not None:
         batches = BatchNoise(agents, eta, batch_size, replace=replace, anchor=control_variate)
     return agent_law(
         agents,
-        [moved, v, *sums],
+        mixing,
+        iteration,
         noise=2 * gamma * eta * heat * _correlation(agents, noise),
         batches=batches,
         temperature=heat,
@@ -205,15 +225,33 @@ def gossip_law(
     return de_sghmc_law(agents, mixing, step_size=step_size, friction=friction, **options)
 
 
-def _correlation(agents: GaussianAgents, noise: str) -> Array:
-    """Return the covariance of ξ, (N d, N d)."""
-    correlation = np.eye(agents.count)
-    if arguments.one_of("noise", noise, ("independent", "common")) == "common":
-        correlation = np.full((agents.count, agents.count), 1.0 / agents.count)
+def _correlation(agents: GaussianAgents, noise: str) -> Array | float:
+    """Return the covariance of ξ, (N d, N d), or 1.0 times the identity."""
+    if arguments.one_of("noise", noise, ("independent", "common")) == "independent":
+        return 1.0
+    correlation = np.full((agents.count, agents.count), 1.0 / agents.count)
     return np.kron(correlation, np.eye(agents.dimension))
 
 
 # --- the recursion of all agents -----------------------------------------------------------------
+
+
+class Network(NamedTuple):
+    """W, and the projection to what is equal over each part of the network."""
+
+    links: Float[np.ndarray, "N N"]
+    equal: Float[np.ndarray, "N N"]
+
+    @classmethod
+    def of(cls, matrix: graphs.MixingMatrix) -> Network:
+        """Return the network of a mixing matrix."""
+        parts = matrix.component_of
+        equal = (parts[:, None] == parts) / np.bincount(parts)[parts][:, None]
+        return cls(np.asarray(matrix), equal)
+
+
+Iteration = Callable[[GaussianAgents, Network], Sequence[Float[np.ndarray, "Nd columns"]]]
+"""The variables after an iteration, positions first, as expressions of `symbols`."""
 
 
 def resolved(agents: GaussianAgents, mixing: Mixing) -> graphs.MixingMatrix:
@@ -221,13 +259,18 @@ def resolved(agents: GaussianAgents, mixing: Mixing) -> graphs.MixingMatrix:
     return graphs.resolve(graphs.weights.as_mixing(mixing), agents.count)
 
 
-def links_of(agents: GaussianAgents, matrix: graphs.MixingMatrix) -> Float[np.ndarray, "Nd Nd"]:
-    """Return W ⊗ I."""
-    return np.kron(np.asarray(matrix), np.eye(agents.dimension))
+def over_agents(matrix: Float[np.ndarray, "N N"], columns: Array) -> Array:
+    """Return W ⊗ I times columns, (N d, columns)."""
+    return (matrix @ columns.reshape(len(matrix), -1)).reshape(columns.shape)
+
+
+def at_agents(blocks: Float[np.ndarray, "N d d"], columns: Array) -> Array:
+    """Return diag(A_1, …, A_N) times columns, (N d, columns)."""
+    return (blocks @ columns.reshape(*blocks.shape[:2], -1)).reshape(columns.shape)
 
 
 def symbols(
-    agents: GaussianAgents, matrix: graphs.MixingMatrix, count: int, *, balanced: bool
+    agents: GaussianAgents, network: Network, count: int, *, balanced: bool
 ) -> list[Float[np.ndarray, "Nd columns"]]:
     """Return the variables of an iteration, the agents' pulls and noise as linear expressions.
 
@@ -236,7 +279,7 @@ def symbols(
 
     Args:
         agents: the problem.
-        matrix: the network.
+        network: of the agents.
         count: number of variables, the position being the first.
         balanced: the sum of the last variable over each part of the network stays 0, as no start
             and no noise reaches it. It is taken out: it would be an eigenvalue of one.
@@ -248,17 +291,16 @@ def symbols(
     pulls = np.zeros_like(noise)
     pulls[:, -1] = agents.pulls.ravel()
     if balanced:
-        parts = matrix.component_of
-        same = (parts[:, None] == parts) / np.bincount(parts)[parts][:, None]
-        variables[-1] = variables[-1] - np.kron(same, np.eye(agents.dimension)) @ variables[-1]
+        variables[-1] = variables[-1] - over_agents(network.equal, variables[-1])
     return [*variables, pulls, noise]
 
 
 def agent_law(
     agents: GaussianAgents,
-    iteration: Sequence[Float[np.ndarray, "Nd columns"]],
+    mixing: Mixing,
+    iteration: Iteration,
     *,
-    noise: Float[np.ndarray, "Nd Nd"],
+    noise: Float[np.ndarray, "Nd Nd"] | float,
     averaged: bool = False,
     batches: BatchNoise | None = None,
     temperature: float = 1.0,
@@ -267,34 +309,75 @@ def agent_law(
 
     Args:
         agents: the problem.
-        iteration: the variables after it, positions first, as expressions of `symbols`.
-        noise: covariance of the injected noise.
+        mixing: the network.
+        iteration: of all agents.
+        noise: covariance of the injected noise; a number is times the identity.
         averaged: the injected noise is the mean of this iteration's and the last one's.
         batches: noise of minibatch gradients, None with exact ones.
         temperature: of the target.
     """
-    whole, size = np.concatenate(iteration), len(noise)
+    matrix, target = resolved(agents, mixing), Moments(agents.target_mean, agents.target_covariance)
+    target = replace(target, spread=temperature * target.spread)
+    remedy = "Lower step_size; consortia.oracles.largest_stable_step gives the largest."
+    if agents.by_modes:
+        if batches is not None or not isinstance(noise, float):
+            raise InputError(
+                f"{agents.count} agents with {agents.dimension} parameters each are too many for "
+                "the matrix of an iteration, which minibatches and common noise need"
+            )
+        modes = _by_modes(agents, matrix, iteration, noise, averaged=averaged)
+        return Law(modes, target, remedy=remedy, basis=BY_MODES)
+    whole, size = np.concatenate(iteration(agents, Network.of(matrix))), agents.pulls.size
     n = len(whole)
-    matrix, entry, offset = whole[:, :n], whole[:, n:-1], whole[:, -1]
-    way = (entry + matrix @ entry) / 2 if averaged else entry
-    injected = way @ noise @ way.T
+    step, entry, offset = whole[:, :n], whole[:, n:-1], whole[:, -1]
+    way = (entry + step @ entry) / 2 if averaged else entry
+    white = isinstance(noise, float)
+    injected = noise * (way @ way.T) if white else way @ noise @ way.T
     # Averaged noise is, in the state less its newest half, one that begins an iteration late.
     first = np.zeros_like(injected) if averaged else injected
     recursion = AgentRecursion(
-        step=AffineMap(matrix[None], offset[None], injected[None]),
-        first=AffineMap(matrix[None, :, :size], offset[None], first[None]),
-        fresh=noise / 4 if averaged else 0.0,
+        step=AffineMap(step[None], offset[None], injected[None]),
+        first=AffineMap(step[None, :, :size], offset[None], first[None]),
+        fresh=(noise * np.eye(size) if white else noise) / 4 if averaged else 0.0,
         entry=entry,
+        injects=(way, noise),
         batches=batches,
     )
-    target = Moments(agents.target_mean, temperature * agents.target_covariance)
-    return Law(
-        recursion,
-        target,
-        agents.count,
-        remedy="Lower step_size; consortia.oracles.largest_stable_step gives the largest.",
-        basis="the exact law of the average of the agents",
-    )
+    basis = "the exact law of the average of the agents"
+    return Law(recursion, target, agents.count, remedy=remedy, basis=basis)
+
+
+def _by_modes(
+    agents: GaussianAgents,
+    matrix: graphs.MixingMatrix,
+    iteration: Iteration,
+    noise: float,
+    *,
+    averaged: bool,
+) -> CoupledModes:
+    """Return the recursion in the modes of W, from the iteration of one coordinate of each.
+
+    A mode with the eigenvalue 0 has a map without a basis of eigenvectors: it gets a small one.
+    """
+    values, vectors = np.linalg.eigh(np.asarray(matrix))
+    if not matrix.symmetric or matrix.components > 1:
+        raise InputError("so many agents have a law where W is symmetric and the network connected")
+    values, vectors = values[::-1].copy(), vectors[:, ::-1]
+    values[np.abs(values) < LEAST_MODE] = LEAST_MODE
+    values[0], count = 1.0, agents.count
+    network = Network(np.diag(values), np.diag(np.eye(count)[0]))
+    maps: list[Array] = []
+    entries: Array = np.zeros(())
+    for curvature in (1.0, 2.0):  # an iteration is linear in it
+        alone = GaussianAgents(np.full(count, curvature), pulls=np.zeros(count))
+        whole = np.concatenate(iteration(alone, network))
+        copies = len(whole) // count
+        each = whole[:, :-1].reshape(copies, count, copies + 1, count)
+        each = each[:, np.arange(count), :, np.arange(count)]
+        maps, entries = [*maps, each[:, :, :-1]], each[:, :, -1]
+    force = (maps[1] - maps[0])[:, :, 0]
+    still = 2 * maps[0] - maps[1]
+    return CoupledModes(agents, vectors, still, force, entries, noise, averaged)
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +386,16 @@ class AgentRecursion(AffineRecursion):
 
     # where an agent's noise comes in, (n, N d)
     entry: Float[np.ndarray, "n Nd"] = field(kw_only=True)
+    # where the injected noise comes in, and its covariance; a number is times the identity
+    injects: tuple[Float[np.ndarray, "n Nd"], Array | float] = field(kw_only=True)
     batches: BatchNoise | None = field(kw_only=True)  # minibatch noise, None with exact gradients
+
+    @cached_property
+    def spectral_radius(self) -> float:
+        """Largest modulus of an eigenvalue; infinite when the map overflows."""
+        if not np.isfinite(self.step.matrix).all():
+            return math.inf
+        return float(np.abs(self._response.values).max())
 
     @cached_property
     def mean_square_radius(self) -> float:
@@ -325,6 +417,8 @@ class AgentRecursion(AffineRecursion):
         It does where u = 1 + feedback(u) has a positive solution. One that is not accurate will do:
         1 is positive by far more than the error.
         """
+        if self._grows:
+            return False
         if self.batches is None or not super().stable:
             return super().stable
         shape = self.batches.shape
@@ -332,6 +426,17 @@ class AgentRecursion(AffineRecursion):
         if noise is None:
             return self.mean_square_radius < 1.0
         return bool(np.linalg.eigvalsh(noise).min() > 0)
+
+    @property
+    def _grows(self) -> bool:
+        """True if a few iterations show that the mean diverges, without eigenvalues."""
+        mean = np.random.default_rng(0).normal(size=len(self.entry))
+        most = GROWN * np.linalg.norm(mean)
+        for _ in range(LOOKED):
+            mean = self.step.matrix[0] @ mean
+            if not np.linalg.norm(mean) < most:
+                return True
+        return False
 
     @property
     def instability(self) -> str:
@@ -342,7 +447,11 @@ class AgentRecursion(AffineRecursion):
 
     def stationary_covariance(self) -> Float[np.ndarray, "1 Nd Nd"]:
         """Return the covariance of all positions in the long run."""
-        covariance = super().stationary_covariance()
+        if self._response.accurate:
+            way, injected = self.injects
+            covariance = self._response(injected, way)[None] + self.fresh
+        else:
+            covariance = super().stationary_covariance()
         if self.batches is None:
             return covariance
         mean = np.linalg.solve(np.eye(len(self.entry)) - self.step.matrix[0], self.step.offset[0])
@@ -415,28 +524,44 @@ class Response:
 
     def __init__(self, matrix: Float[np.ndarray, "n n"], entry: Float[np.ndarray, "n Nd"]) -> None:
         self._matrix, self._entry = matrix, entry
-        symmetric = np.array_equal(matrix, matrix.T)
-        values, vectors = np.linalg.eigh(matrix) if symmetric else np.linalg.eig(matrix)
-        try:
-            inverse = np.linalg.inv(vectors)
-        except np.linalg.LinAlgError:
-            inverse = np.full_like(vectors, np.inf)
-        # A matrix without a basis of eigenvectors may have an inverse of 1e200 here: not accurate.
-        with np.errstate(over="ignore", invalid="ignore"):
-            condition = np.linalg.norm(vectors) * np.linalg.norm(inverse)
-            self._ways = inverse @ entry
-        self.accurate = bool(condition < _WORST_CONDITION * len(matrix))
-        self._positions = vectors[: entry.shape[1]]
-        self._left = 1 - np.multiply.outer(values, values)
+        self._symmetric = np.array_equal(matrix, matrix.T)
+        diagonalise = np.linalg.eigh if self._symmetric else np.linalg.eig
+        self.values, self._vectors = diagonalise(matrix)
 
-    def __call__(self, noise: Float[np.ndarray, "Nd Nd"]) -> Float[np.ndarray, "Nd Nd"]:
-        """Return the covariance from noise of this covariance in each iteration."""
+    @cached_property
+    def _inverse(self) -> Array:
+        if self._symmetric:
+            return self._vectors.T
+        try:
+            return np.linalg.inv(self._vectors)
+        except np.linalg.LinAlgError:
+            return np.full_like(self._vectors, np.inf)
+
+    @cached_property
+    def accurate(self) -> bool:
+        """True if the eigenvectors are far from parallel."""
+        # A matrix without a basis of eigenvectors may have an inverse of 1e200: not accurate.
+        with np.errstate(over="ignore", invalid="ignore"):
+            condition = np.linalg.norm(self._vectors) * np.linalg.norm(self._inverse)
+        return bool(condition < _WORST_CONDITION * len(self._matrix))
+
+    def __call__(
+        self, noise: Float[np.ndarray, "Nd Nd"] | float, way: Array | None = None
+    ) -> Float[np.ndarray, "Nd Nd"]:
+        """Return the covariance from noise of this covariance in each iteration.
+
+        A number is times the identity; it comes in at ``way``, at the entry when None.
+        """
+        way = self._entry if way is None else way
+        size = way.shape[1]
         if not self.accurate:
-            injected = self._entry @ noise @ self._entry.T
+            injected = way @ noise @ way.T if np.ndim(noise) else noise * (way @ way.T)
             step = AffineMap(self._matrix, np.zeros(len(injected)), injected)
-            return step.stationary_covariance()[: len(noise), : len(noise)]
-        summed = self._ways @ noise @ self._ways.T / self._left
-        return np.real(self._positions @ summed @ self._positions.T)
+            return step.stationary_covariance()[:size, :size]
+        ways, positions = self._inverse @ way, self._vectors[:size]
+        spread = ways @ noise @ ways.T if np.ndim(noise) else noise * (ways @ ways.T)
+        summed = spread / (1 - np.multiply.outer(self.values, self.values))
+        return np.real(positions @ summed @ positions.T)
 
 
 class BatchNoise:
@@ -463,7 +588,7 @@ class BatchNoise:
             raise InputError(
                 "batch_size: these agents have no rows to draw; make them with "
                 "GaussianAgents.linear_regression or GaussianAgents.near."
-            )
+            ).at("batch_size")
         self.shape = agents.curvatures.shape
         self._rows = agents.rows
         if anchor is not None:  # it leaves of a row's gradient H x − p the part H (x − anchor)

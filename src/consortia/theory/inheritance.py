@@ -20,14 +20,14 @@ def has_algorithm_of(kind: type, base: type) -> bool:
     if base not in kind.__mro__:
         return False
     below = kind.__mro__[: kind.__mro__.index(base)]
-    own = [one for one in below if not set(WRAPPERS) & set(one.__bases__)]
-    return not any(name in vars(one) for one in own for name in MAKERS)
+    classes = [part for part in below if not set(WRAPPERS) & set(part.__bases__)]
+    return not any(name in vars(part) for part in classes for name in MAKERS)
 
 
 def knows(function: Callable[..., Any], kind: type) -> bool:
     """Return True if a `functools.singledispatch` function is registered for this algorithm."""
     dispatched: Any = function
-    found = dispatched.dispatch(kind)
-    bases = [one for one in kind.__mro__ if dispatched.registry.get(one) is found]
+    handler = dispatched.dispatch(kind)
+    bases = [base for base in kind.__mro__ if dispatched.registry.get(base) is handler]
     # Of a class that joins an abstract one by `ABC.register` nobody knows what it builds.
     return bool(bases) and bases[0] is not object and has_algorithm_of(kind, bases[0])

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from consortia.core import arguments
 from consortia.core.gaussian import gaussian_wasserstein2
-from consortia.errors import InputError
-from consortia.theory.affine import Array, Normal, Recursion
+from consortia.errors import InputError, wrong
+from consortia.theory.affine import Array, Averaged, Normal, Recursion
 from consortia.theory.arguments import filled, floats
 
 
@@ -96,7 +96,7 @@ class AgentMoments:
 
     Attributes:
         means: of each agent, (N, d).
-        covariance: of all positions, agent by agent, (N d, N d).
+        covariance: of all positions, agent by agent, (N d, N d), or the variances (N, d) alone.
         target: the moments of the target.
 
     Example:
@@ -117,7 +117,14 @@ class AgentMoments:
     @property
     def variance_ratios(self) -> Float[np.ndarray, "N d"]:
         """Variance of each agent's coordinates over the target's, (N, d)."""
-        return np.diagonal(self.covariance).reshape(self.means.shape) / self.target.variance
+        return self.variances / self.target.variance
+
+    @property
+    def variances(self) -> Float[np.ndarray, "N d"]:
+        """Variance of each agent's coordinates, (N, d)."""
+        if self.covariance.shape == self.means.shape:
+            return self.covariance
+        return np.diagonal(self.covariance).reshape(self.means.shape)
 
     @property
     def disagreement(self) -> float:
@@ -276,7 +283,10 @@ class Law:
             mean = self.target.mean + normal.mean
             return Moments(mean, normal.covariance, self.target, shift=normal.mean)
         if self.agents is None:
-            return Moments(normal.mean, normal.covariance, self.target)
+            agents = None
+            if isinstance(normal, Averaged):
+                agents = AgentMoments(*normal.each, self.target)
+            return Moments(normal.mean, normal.covariance, self.target, agents)
         means = normal.mean.reshape(self.agents, -1)
         return AgentMoments(means, normal.full, self.target).average
 
@@ -285,7 +295,7 @@ class Law:
         shape = (d,) if self.agents is None else (self.agents, d)
         given = floats(start, "start")
         if given.shape not in ((), (d,), shape):
-            raise InputError(f"start: shape {given.shape}; give a number or shape {shape}")
+            raise wrong("start", f": shape {given.shape}; give a number or shape {shape}")
         mean = np.broadcast_to(given, shape).reshape(-1)
         size = mean.size
         spread = floats(covariance, "covariance")

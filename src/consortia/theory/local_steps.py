@@ -102,11 +102,11 @@ class TaskRecursion(ArrivalRecursion):
                 gradient[..., -1] += task[site].offset[:, rows]
             if self.latest:
                 state[:, points + site] = gradient
-                gradient = state[:, points:sums].sum(axis=1)
+                gradient = np.einsum("bswc->bwc", state[:, points:sums])
             state[:, 0] -= self.steps * self._step * gradient
         state[:, 1 + site] = state[:, 0]
         if self.latest:
-            state[:, sums + site] = state[:, points:sums].sum(axis=1)
+            state[:, sums + site] = np.einsum("bswc->bwc", state[:, points:sums])
 
     def _noise(self, site: int, sent: SiteGradients) -> Float[np.ndarray, "blocks size size"]:
         """Return the covariance that a task adds, of the sum of its noise and its gradient."""

@@ -29,6 +29,7 @@ from consortia.core.contract import CURVATURE, Cost, Frequency, Method, SelfSett
 from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
 from consortia.theory.bias import Problem, errors_of, known_law
+from consortia.theory.coupled_modes import CoupledModes
 from consortia.theory.expansion import DIRECTIONS
 from consortia.theory.law import Law
 
@@ -40,6 +41,11 @@ DOUBLINGS, HALVINGS, BISECTIONS, REFINEMENTS = 4, 16, 2, 5
 """Numbers of changes of a step on its way to the longest that meets the target: few, since only
 costs are compared; more of the best settings' step."""
 
+ADJUSTMENTS, CONFIRMED, ENOUGH, AIM = 5, 3, 0.95, 0.97
+"""Steps that are tried in all directions, and after a law by modes by that of the matrix; the part
+of the target that the bias of a step must take for no longer one to be tried, and the part that the
+next one is aimed at."""
+
 SHORTER = 0.8
 """Factor by which that step is shortened while a draw becomes cheaper."""
 
@@ -50,7 +56,7 @@ SHOWN = 2
 """Settings, the cheapest in a few directions, that are compared in all of them."""
 
 Values = tuple[tuple[str, Any], ...]
-Fits = Callable[[Problem, Law], bool]
+Taken = Callable[[Problem, Law], float]
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ class Price:
             raise InputError(
                 f"cost is {given!r}: give 'messages', 'bytes', 'gradients', or the number of "
                 "gradients of a site that a message takes as long as."
-            )
+            ).at("cost")
         return cls(arguments.number("cost", given, 0.0, 1e9))
 
     def of(self, cost: Cost, sites: int) -> float:
@@ -153,10 +159,16 @@ def with_settings(method: Method, settings: Mapping[str, Any], problem: Problem)
     return dataclasses.replace(made, **values)
 
 
+def many(problem: Problem, method: Method) -> bool:
+    """Return True if a method is compared in a few directions of so many parameters first."""
+    projects = method.dimension is None and not isinstance(method, Preconditioned)
+    return problem.near.mode.size > DIRECTIONS and projects and method.gradient_rows is None
+
+
 def search(
     problem: Problem,
     method: Method,
-    fits: Fits,
+    taken: Taken,
     price: Price,
     begin: Callable[[float], float],
 ) -> list[Tried]:
@@ -165,39 +177,46 @@ def search(
     Args:
         problem: the posterior.
         method: with open settings, and perhaps an open step size.
-        fits: predicate of a law on the posterior, or on it in some directions.
+        taken: part of the target that the bias of a law takes on the posterior, or on it in some
+            directions.
         price: by which they are compared.
         begin: largest curvature to a step beyond every stable one.
 
     Raises:
         InputError: nothing is predicted for the method or the posterior.
     """
-    projects = method.dimension is None and not isinstance(method, Preconditioned)
-    many = problem.near.mode.size > DIRECTIONS and projects and method.gradient_rows is None
-    tried = compared(problem.projected() if many else problem, method, fits, price, begin)
+    few, networked = many(problem, method), method.network is not None
+    aside = problem.compared(few=few) if few or networked else problem
+    tried = compared(aside, method, taken, price, begin)
+    whole_problem = problem.compared(few=False) if networked else problem
     found: list[Tried] = []
     reasons: list[InputError] = []
     for number, made in enumerate(tried):
         whole: Tried | None = made
-        if many or number == 0:
-            more = REFINEMENTS if not found else BISECTIONS
+        if few or number == 0:
+            given = whole_problem, method, dict(made.settings), taken, price, made.step
             try:
-                whole = _tried(problem, method, dict(made.settings), fits, price, made.step, more)
+                whole = _adjusted(*given) if few else _tried(*given, REFINEMENTS)
             except InputError as error:  # these have no law in all directions
                 reasons.append(error)
                 whole = None
         found += [] if whole is None else [whole]
-        if many and len(found) == SHOWN:
+        if few and len(found) == SHOWN:
             break
     if not found and reasons:
         raise reasons[0]
-    return sorted(found, key=lambda made: made.cost)
+    found.sort(key=lambda made: made.cost)
+    if found and isinstance(found[0].law.recursion, CoupledModes):
+        given = problem, method, dict(found[0].settings), taken, price, found[0].step
+        exact = _adjusted(*given, tries=CONFIRMED)
+        found[:1] = [] if exact is None else [exact]
+    return found
 
 
 def compared(
     problem: Problem,
     method: Method,
-    fits: Fits,
+    taken: Taken,
     price: Price,
     begin: Callable[[float], float],
 ) -> list[Tried]:
@@ -215,7 +234,7 @@ def compared(
             if like is not None and scaled == (dict(like.settings).get("mass_matrix") == CURVATURE):
                 first = like.step
             try:
-                known[index] = _tried(problem, method, settings, fits, price, first)
+                known[index] = _tried(problem, method, settings, taken, price, first)
             except InputError as error:
                 reasons.append(error)
                 known[index] = None
@@ -258,7 +277,7 @@ def _tried(
     problem: Problem,
     method: Method,
     settings: Mapping[str, Any],
-    fits: Fits,
+    taken: Taken,
     price: Price,
     begin: float,
     bisections: int = BISECTIONS,
@@ -267,25 +286,15 @@ def _tried(
 
     A step that the method refuses as too long is one that does not meet it.
     """
-    filled = with_settings(method, settings, problem)
-    near = problem.near
-    sites, spent = len(near.sizes), filled.cost(near.sizes, near.mode.size)
     reasons: list[InputError] = []
+    step_of = _steps(problem, method, settings, taken, price)
 
     def at(step: float) -> Tried | None:
         try:
-            stepped: Any = dataclasses.replace(filled, step_size=step)  # type: ignore[type-var]
-            law = known_law(stepped, problem)
-            if not fits(problem, law):
-                return None
-            off, ratio = errors_of(law, near)
+            return step_of(step)[0]
         except InputError as error:
             reasons.append(error)
             return None
-        shift, wide = float(abs(off).max()), float(abs(ratio - 1).max())
-        cost = law.rounds_per_draw * price.of(spent, sites)
-        counts = spent.messages, in_a_row(spent, sites)
-        return Tried(tuple(settings.items()), stepped, step, law, cost, *counts, shift, wide)
 
     if not isinstance(vars(method)["step_size"], Unchosen):
         (schedule,) = method.step_schedules
@@ -315,3 +324,59 @@ def _tried(
     while (shorter := at(SHORTER * best.step)) is not None and shorter.cost < best.cost:
         best = shorter
     return best
+
+
+def _adjusted(
+    problem: Problem,
+    method: Method,
+    settings: Mapping[str, Any],
+    taken: Taken,
+    price: Price,
+    begin: float,
+    tries: int = ADJUSTMENTS,
+) -> Tried | None:
+    """Try few steps near one that meets the target in a few directions, by the bias of each.
+
+    As `_tried` where none of them meets it.
+    """
+    if not isinstance(vars(method)["step_size"], Unchosen):
+        return _tried(problem, method, settings, taken, price, begin)
+    at = _steps(problem, method, settings, taken, price)
+    best, step, low, high = None, begin, 0.0, math.inf
+    for _ in range(tries):
+        try:
+            made, part = at(step)
+        except InputError:  # it has no law with this step
+            made, part = None, math.inf
+        if made is not None and (best is None or made.cost < best.cost):
+            best = made
+        low, high = (low, step) if made is None else (step, high)
+        if ENOUGH <= part <= 1:
+            break
+        wanted = step * min(max((AIM / part) ** 0.7, 0.7), 2.0)
+        step = wanted if low < wanted < high else math.sqrt(low * high)
+    return best or _tried(problem, method, settings, taken, price, step)
+
+
+def _steps(
+    problem: Problem, method: Method, settings: Mapping[str, Any], taken: Taken, price: Price
+) -> Callable[[float], tuple[Tried | None, float]]:
+    """Return a function of a step size: what is tried, None off target, and the bias's part."""
+    filled = with_settings(method, settings, problem)
+    near = problem.near
+    sites, spent = len(near.sizes), filled.cost(near.sizes, near.mode.size)
+
+    def at(step: float) -> tuple[Tried | None, float]:
+        stepped: Any = dataclasses.replace(filled, step_size=step)  # type: ignore[type-var]
+        law = known_law(stepped, problem)
+        part = taken(problem, law)
+        if part > 1:
+            return None, part
+        off, ratio = errors_of(law, near)
+        shift, wide = float(abs(off).max()), float(abs(ratio - 1).max())
+        cost = law.rounds_per_draw * price.of(spent, sites)
+        counts = spent.messages, in_a_row(spent, sites)
+        tried = Tried(tuple(settings.items()), stepped, step, law, cost, *counts, shift, wide)
+        return tried, part
+
+    return at

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.theory.affine import AffineMap, AffineRecursion, Array
 from consortia.theory.arguments import floats, shares_of
 from consortia.theory.law import Law, Moments
@@ -110,7 +110,7 @@ def sghmc_server(
     h, B = arguments.positive("step_size", step_size), arguments.positive("friction", friction)
     V, ahead = _variances(gradient_noise), arguments.number("extrapolate", extrapolate, 0.0)
     if subtract_noise and np.max(h * V) > 2 * B:
-        raise InputError(f"subtract_noise: h V = {np.max(h * V):g} is above 2 B = {2 * B:g}")
+        raise wrong("subtract_noise", f": h V = {np.max(h * V):g} is above 2 B = {2 * B:g}")
     s2 = 2 * B * h + (0.0 if subtract_noise else h**2 * V)
     if integrator == "euler":
         kept = 1 - B * h
@@ -118,7 +118,7 @@ def sghmc_server(
         force = np.array([-(h**2), -h])
         return LinearServer(transition, force, np.array([1.0, ahead * h]), -force / h, s2)
     if integrator not in ("splitting", "splitting at the end"):
-        raise InputError(f"integrator: got {integrator!r}; give 'euler' or 'splitting'")
+        raise wrong("integrator", f": got {integrator!r}; give 'euler' or 'splitting'")
     decay = math.exp(-B * h / 2)
     transition = np.array([[1.0, h / 2 * (1 + decay**2)], [0.0, decay**2]])
     force = -h * decay * np.array([h / 2, 1.0])
@@ -129,7 +129,7 @@ def sghmc_server(
 def _variances(noise: ArrayLike) -> Array:
     variances = floats(noise, "gradient_noise")
     if np.any(variances < 0):
-        raise InputError(f"gradient_noise: got {noise!r}; give variances of at least 0")
+        raise wrong("gradient_noise", f": got {noise!r}; give variances of at least 0")
     return variances
 
 
@@ -160,7 +160,7 @@ def stale_server_law(server: LinearServer, curvature: ArrayLike, staleness: int)
     lam = np.atleast_1d(floats(curvature, "curvature"))
     tau = arguments.whole("staleness", staleness, 0)
     if lam.ndim != 1 or np.any(lam <= 0):
-        raise InputError(f"curvature: got {curvature!r}; give numbers above 0")
+        raise wrong("curvature", f": got {curvature!r}; give numbers above 0")
     n, d = server.force.size, lam.size
     matrix = np.zeros((d, n + tau, n + tau))
     matrix[:, :n, :n] = server.transition
@@ -376,7 +376,7 @@ def stale_trace_law(
     tau, who = _events(staleness, workers)
     lam = np.atleast_2d(floats(curvature, "curvature"))
     if workers is not None and who.max() >= len(lam):
-        raise InputError(f"workers: site {who.max()} is named, curvature has {len(lam)} rows")
+        raise wrong("workers", f": site {who.max()} is named, curvature has {len(lam)} rows")
     mu = np.broadcast_to(np.atleast_2d(floats(centre, "centre")), lam.shape)
     d, n, length = lam.shape[1], server.force.size, int(tau.max()) + 1
     # The state is z, then a ring of the last broadcasts.
@@ -428,7 +428,7 @@ def site_noise(gradients: ArrayLike, shares: ArrayLike) -> Array:
     """
     g, f = floats(gradients, "gradients"), shares_of(shares, "shares")
     if g.ndim != 2 or f.shape != g.shape[:1]:
-        raise InputError(f"gradients: shape {g.shape}; give (sites, d) for {f.size} shares")
+        raise wrong("gradients", f": shape {g.shape}; give (sites, d) for {f.size} shares")
     total = g.sum(axis=0)
     return (g / f[:, None]).T @ g - np.outer(total, total)
 
@@ -438,12 +438,12 @@ def _events(
 ) -> tuple[Int[np.ndarray, " updates"], Int[np.ndarray, " updates"]]:
     tau = np.asarray(staleness)
     if tau.ndim != 1 or not tau.size or not np.issubdtype(tau.dtype, np.integer):
-        raise InputError(f"staleness: shape {tau.shape}; give integers, (updates,)")
+        raise wrong("staleness", f": shape {tau.shape}; give integers, (updates,)")
     if np.any(tau < 0) or np.any(tau > np.arange(tau.size)):
-        raise InputError("staleness: it must be at least 0 and cannot reach behind the start")
+        raise wrong("staleness", ": it must be at least 0 and cannot reach behind the start")
     who = np.zeros(tau.size, int) if workers is None else np.asarray(workers)
     if who.shape != tau.shape:
-        raise InputError(f"workers: shape {who.shape}; give one for each of {tau.size} updates")
+        raise wrong("workers", f": shape {who.shape}; give one for each of {tau.size} updates")
     return tau, who
 
 

@@ -29,7 +29,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from consortia.core import arguments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.surrogates import Gaussian
 from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
 from consortia.theory.arguments import (
@@ -106,7 +106,7 @@ def travelling_law(
     """
     centre = floats(means, "means")
     if centre.ndim != 2 or not centre.size:
-        raise InputError(f"means: shape {centre.shape}; give (sites, d)")
+        raise wrong("means", f": shape {centre.shape}; give (sites, d)")
     sites, d = centre.shape
     given = [1 / sites] * sites if probabilities is None else probabilities
     shares = shares_of(given, "probabilities", sites)
@@ -128,7 +128,7 @@ def travelling_law(
     repeated = update(h)
     if step_factors is not None:
         if len(step_factors) != steps or record != "visits":
-            raise InputError(f"step_factors: give {steps} numbers, and record='visits'")
+            raise wrong("step_factors", f": give {steps} numbers, and record='visits'")
         visit = (update(h * factor) for factor in step_factors)
         steps, repeated = 1, reduce(lambda first, then: then.after(first), visit)
     return Law(
@@ -153,12 +153,12 @@ def _noise(gradient_noise: ArrayLike | None, sites: int, d: int) -> Array:
         return np.zeros((sites, d, d))
     noise = floats(gradient_noise, "gradient_noise")
     if noise.shape != (sites, d, d):
-        raise InputError(f"gradient_noise: shape {noise.shape}; give ({sites}, {d}, {d})")
+        raise wrong("gradient_noise", f": shape {noise.shape}; give ({sites}, {d}, {d})")
     return noise
 
 
 def _corrections(
-    own: Array,
+    hessians: Array,
     pull: Array,
     shares: Array,
     surrogates: Sequence[Gaussian] | None,
@@ -173,17 +173,17 @@ def _corrections(
             raise InputError(
                 f"corrections: shapes {constants.shape} and {slopes.shape}; give ({sites}, {d}) "
                 f"and ({sites}, {d}, {d})"
-            )
+            ).at("corrections")
         return constants, slopes
     if surrogates is not None:
         if len(surrogates) != sites or any(q.dimension != d for q in surrogates):
-            raise InputError(f"surrogates: give {sites} Gaussians of {d} parameters")
-        own = np.stack(
+            raise wrong("surrogates", f": give {sites} Gaussians of {d} parameters")
+        hessians = np.stack(
             [q.precision if q.precision.ndim == 2 else np.diag(q.precision) for q in surrogates]
         )
-        pull = np.einsum("sij,sj->si", own, np.stack([q.mean for q in surrogates]))
+        pull = np.einsum("sij,sj->si", hessians, np.stack([q.mean for q in surrogates]))
     share = shares[:, None]
-    return pull - share * pull.sum(0), own - share[:, :, None] * own.sum(0)
+    return pull - share * pull.sum(0), hessians - share[:, :, None] * hessians.sum(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +281,7 @@ class TravellingRecursion(Recursion):
             update: from 0, the end of the visit before, to T.
         """
         if not 0 <= update <= self.local_steps:
-            raise InputError(f"update: got {update!r}; give a number from 0 to {self.local_steps}")
+            raise wrong("update", f": got {update!r}; give a number from 0 to {self.local_steps}")
         mean, second = self.update.power(int(update)).second_moments(*self._ends)
         return _normal(self._average(mean), self._average(second))
 
@@ -323,11 +323,11 @@ class TravellingRecursion(Recursion):
         """
         steps = self.local_steps
         if thin % steps and steps % thin:
-            raise InputError(f"thin: got {thin}; give a divisor or a multiple of {steps}")
+            raise wrong("thin", f": got {thin}; give a divisor or a multiple of {steps}")
         between, stride = min(thin, steps), max(thin // steps, 1)
         blocks = updates // max(thin, steps)
         if blocks < 1:
-            raise InputError(f"updates: {updates} do not hold one draw or visit")
+            raise wrong("updates", f": {updates} do not hold one draw or visit")
         mean, covariance, matrix = self._sum_of_a_visit(between)
         # The end of a visit, through the visits between, to the draws of a later one.
         d = len(mean) // 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from consortia.runtime.threads import one_thread
 from consortia.theory.bias import Problem, errors_of, known_law, prediction_by
 from consortia.theory.expansion import Expansion
 from consortia.theory.law import Law
-from consortia.theory.settings import Price, Tried, in_words, open_settings, search
+from consortia.theory.settings import Price, Tried, in_words, many, open_settings, search
 
 HALVINGS = 40
 """Halvings of a first step that is beyond every stable one, to 1e-12 of it."""
@@ -70,7 +71,8 @@ ALTERNATIVES: tuple[tuple[str, Any], ...] = (
 class BiasTarget:
     """The largest permitted bias of the draws, by which a step size is chosen.
 
-    By default it is half of what good draws of a method with a bias may have. Where it is
+    By default it is half of what good draws of a method with a bias may have (0.1, see
+    `consortia.diagnostics.verdict`). Where it is
     predicted, a short pilot from the mode confirms the step. Above 200 parameters nothing is
     predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over all
     directions, which needs the rows of all sites in one process.
@@ -90,7 +92,7 @@ class BiasTarget:
             raise InputError(
                 f"bias_target is {given!r}: give (mean, sd), e.g. (0.05, 0.05) for means within 5 "
                 "% of a posterior standard deviation and standard deviations within 5 %."
-            )
+            ).at("bias_target")
         mean, sd = (arguments.number("bias_target", number, 1e-6, 10.0) for number in given)
         return cls(mean, sd, price)
 
@@ -101,15 +103,19 @@ class BiasTarget:
     def __str__(self) -> str:
         return f"{100 * self.mean:g} % of an sd in the means and {100 * self.sd:g} % in the sds"
 
-    def met(self, law: Law, near: Expansion) -> bool:
-        """Return True if the long-run law is within the target of the posterior.
+    def taken(self, law: Law, near: Expansion) -> float:
+        """Return the part of the target that the bias of the long-run law takes.
 
         Args:
             law: of the method at its step size.
             near: expansion of the posterior about its mode.
         """
         shift, ratio = errors_of(law, near)
-        return np.abs(shift).max() <= self.mean and np.abs(ratio - 1).max() <= self.sd
+        return float(max(np.abs(shift).max() / self.mean, np.abs(ratio - 1).max() / self.sd))
+
+    def met(self, law: Law, near: Expansion) -> bool:
+        """Return True if the long-run law is within the target of the posterior."""
+        return self.taken(law, near) <= 1
 
 
 @dataclass(frozen=True)
@@ -225,15 +231,23 @@ def _cheapest(problem: Problem, method: Method, target: BiasTarget) -> Choice | 
     """Choose open settings with their step size, or None where no settings meet the target."""
     sites = len(problem.near.sizes)
 
-    def fits(projected: Problem, law: Law) -> bool:  # in the directions that are searched
+    doubts: list[str] = []
+
+    def taken(projected: Problem, law: Law) -> float:  # in the directions that are searched
         if not law.variance_known:
             raise InputError(MINIBATCHES)
-        return law.stable and target.met(law, projected.near) and not _doubtful(problem, law)
+        part = target.taken(law, projected.near) if law.stable else math.inf
+        if part <= 1 and _doubtful(problem, law):
+            doubts.append(law.unsure)
+            return math.inf
+        return part
 
     def begin(steepest: float) -> float:
         return first_step(steepest, sites)
 
-    tried = search(problem, method, fits, target.price, begin)
+    tried = search(problem, method, taken, target.price, begin)
+    if not tried and doubts:
+        raise InputError(f"the prediction may not hold with any settings: {doubts[-1]}")
     if not tried:
         return None
     best = tried[0]
@@ -253,6 +267,10 @@ def largest_step(problem: Problem, method: Method, target: BiasTarget) -> Choice
     near = problem.seen_by(method).near
     steepest = float(np.linalg.eigvalsh(near.precision)[-1])
     step = first_step(steepest, len(near.sizes))
+    if many(problem, method):
+        with suppress(InputError):  # these directions have none
+            some = largest_step(problem.compared(few=True), method, target)
+            step = step if some is None else 2 * some.step_size
     fits = None
     reason: InputError | None = None
     doubted = 0

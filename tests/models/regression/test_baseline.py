@@ -299,7 +299,7 @@ def test_what_is_not_known_is_refused(lung: tuple[Any, Any]) -> None:
     with pytest.raises(InputError, match="no mean of a time"):
         made.predict(tree, FIRST, site="s0")
     single = consortia.regression(LUNG, {"a": sites_of("lung", 1)["s0"]}, family="cox", prior=WIDE)
-    with pytest.raises(InputError, match="there is one, which says nothing of others"):
+    with pytest.raises(InputError, match="there is only one"):
         single.predict(tree_of(single, np.zeros((30, 3))), FIRST, at=[6])
     by_enum = made_of("bladder")
     at = tree_of(by_enum, np.zeros((30, 3)))

@@ -353,7 +353,7 @@ def test_a_jump_is_told_as_a_derivative_cannot_see_it() -> None:
     one = made("I(age > 65) + crp", "y", "gaussian")
     found = one.marginal_effects(draws_of(one))
     assert found.over_all.lines[0].mean == 0
-    assert found.notes == ("I(age > 65): a derivative does not see a jump; make a column of it",)
+    assert found.notes == ("I(age > 65): a derivative ignores a jump; make it a column",)
     assert one.marginal_effects(draws_of(one), columns=["crp"]).notes == ()
 
 

@@ -90,14 +90,14 @@ def test_draws_have_the_spread_of_the_sandwich_of_pooled_rows() -> None:
     assert "What do the interval widths mean?" in titles
     assert "How large is the predicted bias?" not in titles
     assert "no posterior" in tree.attrs["bias"]
-    assert "of no posterior" in str(made)
+    assert "not from a posterior" in str(made)
     assert "log_evidence" not in tree.attrs
     assert "lp" not in tree["sample_stats"]
     # also where a stopping rule ends it
     rule, more = consortia.stop_when(ess=4, every=4), {"seed": 1, "progress": False}
     stopped = consortia.sample(made.model, made.sites, consortia.few_rounds(), stop=rule, **more)
     assert "widths are those of a sandwich estimator" in str(consortia.summary(stopped))
-    with pytest.raises(InputError, match="draws are those of no posterior"):
+    with pytest.raises(InputError, match="draws are not from a posterior"):
         consortia.loo({"it": (tree, made.model, made.sites)})
 
 
@@ -158,7 +158,7 @@ def test_what_has_no_sandwich_is_refused(formula: str, changed: Any, message: st
 
 def test_other_methods_refuse_weights_of_a_sample() -> None:
     made = consortia.regression("y ~ x", SITES, **FORMULA)
-    with pytest.raises(InputError, match="take few_rounds"):
+    with pytest.raises(InputError, match="use few_rounds"):
         consortia.sample(made.model, made.sites, consortia.federated_hmc(), progress=False)
 
 

@@ -320,7 +320,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("age ~ arm", {"family": "poisson"}, "the response age is outside the family poisson in 50 of"),
     ("age ~ arm", {"family": "beta"}, "its values must be between 0 and 1, both excluded"),
     ("died ~ age", {"family": "gamma"}, "its values must be > 0"),
-    ("died ~ age", {"family": "binomial"}, "trials is missing"),
+    ("died ~ age", {"family": "binomial"}, "a response of 0 and 1 is of family 'bernoulli'"),
     ("died ~ age", {"exposure": "age"}, "exposure is for family poisson or negative_binomial"),
     ("arm ~ age", {"family": "ordinal"}, "whose order is not known: give levels={'arm': [lowest"),
     ("grade ~ age", {"family": "bernoulli", "levels": {"grade": [1, 2]}}, "has a level"),

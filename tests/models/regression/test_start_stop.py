@@ -129,7 +129,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     for formula, family, what in (
         ("Surv(start, stop, status > 0) ~ x", "cox", "before the stop"),
         ("Surv(stop, status > 0) ~ x + strata(ward)", "weibull", "is for family 'cox'"),
-        ("Surv(stop, status > 0) ~ x:strata(ward)", "cox", "must be a term of its own"),
+        ("Surv(stop, status > 0) ~ x:strata(ward)", "cox", "must be a separate term"),
         ("Surv(stop, status > 0) ~ x + frailty(ward)", "cox", r"\(1 \| column\), with .*weibull"),
         ("Surv(start, stop, status, x) ~ x", "cox", "start, stop and event"),
     ):

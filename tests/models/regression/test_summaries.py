@@ -147,6 +147,6 @@ def test_estimates_that_cannot_be_used_are_refused(sent: Any, message: str) -> N
 
 def test_nothing_is_drawn_of_a_prior_with_estimates() -> None:
     mixed = made(7)
-    with pytest.raises(InputError, match="nothing can be drawn of a prior with estimates"):
+    with pytest.raises(InputError, match="a prior with estimates of sites cannot be simulated"):
         mixed.prior_predictive(draws=2, seed=0)
     assert mixed.model.host.digest != made(7, summaries=None).model.host.digest

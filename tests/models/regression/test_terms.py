@@ -86,6 +86,8 @@ def test_columns_are_those_of_formulaic(seed: int) -> None:
         ("y ~ 2:a", r"2 is not a term: .* write I\(2 \* column\) for a multiple"),
         ("y ~ a == 2", "an operator is missing before ="),
         ("~ a", "there is nothing before the ~"),
+        ("y ~ a + np.log(b)", r"write log\(\.\.\.\) for np\.log\(\.\.\.\)"),
+        ("y ~ numpy.lib.sqrt(b)", r"write sqrt\(\.\.\.\) for numpy\.lib\.sqrt\("),
     ],
 )
 def test_a_formula_that_cannot_be_read_says_where(text: str, reason: str) -> None:

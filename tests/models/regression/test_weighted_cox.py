@@ -137,7 +137,7 @@ def test_draws_have_the_robust_spread() -> None:
     ("formula", "more", "message"),
     [
         ("Surv(time, status) ~ age + cluster(id, sex)", {}, "cluster.* stands once"),
-        ("Surv(time, status) ~ age:cluster(id)", {}, "a term of its own"),
+        ("Surv(time, status) ~ age:cluster(id)", {}, "a separate term"),
         ("Surv(time, status) ~ s(age) + cluster(id)", {}, "no robust standard errors"),
         ("Surv(time, status) ~ age", {"ties": "exact"}, "ties is 'exact'"),
         ("Surv(time, status) ~ age", {"ties": "breslow", "family": "weibull"}, "for family 'cox'"),

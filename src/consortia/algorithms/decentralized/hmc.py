@@ -40,7 +40,7 @@ from consortia.core.contract import (
 )
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError, warn
+from consortia.errors import InputError, warn, wrong
 from consortia.graphs import MixingMatrix
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -63,9 +63,7 @@ class Agents(Method):
     def __post_init__(self) -> None:
         matrix = graphs.weights.as_mixing(self.mixing)
         if isinstance(matrix, graphs.MixingSchedule):
-            raise InputError(
-                "mixing is a schedule of matrices: give one matrix, or de_sgld takes it."
-            )
+            raise wrong("mixing", " is a schedule of matrices: give one matrix, or use de_sgld.")
         arguments.keep(self, step_size=schedules.as_schedule(self.step_size), mixing=matrix)
 
     @property
@@ -90,8 +88,8 @@ class Agents(Method):
             return ""
         first = [names[i] for i in np.flatnonzero(matrix.component_of == 0)[:3]]
         return (
-            f"mixing: the network falls into {matrix.components} parts that never talk "
-            f"(one holds {', '.join(first)})"
+            f"mixing: the network falls into {matrix.components} parts that never communicate (one "
+            f"holds {', '.join(first)})"
         )
 
 
@@ -175,9 +173,9 @@ class DecentralizedHMC(Agents, SelfSetting):
         super().__post_init__()
         if isinstance(self.variant, str) and self.variant == "exact":
             raise InputError(
-                "variant is 'exact': that is a method of its own, consortia."
-                "decentralized_exact_hmc(step_size, mixing, leapfrog_steps=...)."
-            )
+                "variant is 'exact': use consortia.decentralized_exact_hmc(step_size, mixing, "
+                "leapfrog_steps=...)."
+            ).at("variant")
         arguments.one_of("variant", self.variant, ("corrected", "published"))
         arguments.one_of("draws", self.draws, ("average", "agents"))
         rounds = self.gossip_rounds
@@ -193,7 +191,7 @@ class DecentralizedHMC(Agents, SelfSetting):
             raise InputError(
                 f"metropolis_from={self.metropolis_from} is for variant='published': 'corrected' "
                 "tests no proposal."
-            )
+            ).at("metropolis_from")
 
     @property
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:

@@ -17,7 +17,7 @@ from consortia.core import arguments
 from consortia.core.contract import Algorithm, Claims, Draws, Info, Mix, Phase, Site
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
-from consortia.errors import InputError, warn
+from consortia.errors import warn, wrong
 from consortia.graphs.laplacian import laplacian_exchange, largest_laplacian_eigenvalue
 from consortia.runtime.late import Array, PyTree, jnp
 
@@ -189,7 +189,7 @@ def _step(
 
 def _numbers(name: str, values: PyTree, parts: tuple[str, ...]) -> tuple[float, ...]:
     if not isinstance(values, (tuple, list)) or len(values) != len(parts):
-        raise InputError(f"{name} is {values!r}: give the numbers ({', '.join(parts)}).")
+        raise wrong(name, f" is {values!r}: give the numbers ({', '.join(parts)}).")
     return tuple(
         arguments.number(f"{name}: {part}", value, 0.0, math.inf)
         for part, value in zip(parts, values, strict=True)

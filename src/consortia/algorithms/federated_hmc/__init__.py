@@ -48,7 +48,7 @@ from consortia.core.prior import normal_at
 from consortia.core.random import RandomStreams
 from consortia.core.target import Target
 from consortia.dynamics import MassMatrix, adaptation, metropolis
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 from consortia.schedules import Schedule
 
@@ -118,7 +118,7 @@ class FederatedHMC(Adaptive):
             None: there the widest direction is refreshed completely. Only with
             ``leapfrog_steps=None``.
         bits: 8 or 16, of ``"quantized"``: d bits/8 + 9 bytes up a round instead of 4 d + 8, and d
-            more bytes down; 16 where sites are so unlike that their gradients nearly cancel.
+            more bytes down; 16 where sites differ so much that their gradients nearly cancel.
         dither: of ``"quantized"``: uniform noise before rounding, which takes the pattern out of
             the rounding errors and costs one more round a trajectory.
         jitter: in [0, 1): trajectories have between (1 − jitter) and 1 times the most steps, in an
@@ -172,7 +172,7 @@ class FederatedHMC(Adaptive):
                 )
         jitter = arguments.number("jitter", self.jitter, 0.0, 1.0)
         if jitter == 1:
-            raise InputError("jitter is 1: it must be less, or trajectories have no steps.")
+            raise wrong("jitter", " is 1: it must be less, or trajectories have no steps.")
         given = None if self.step_size is None else schedules.as_schedule(self.step_size)
         arguments.keep(
             self,
@@ -233,7 +233,7 @@ class FederatedHMC(Adaptive):
                 f"warmup is {warmup}, but {' and '.join(self.learns)} must be learned in the "
                 f"warm-up: give warmup=500 (in a study run.warmup = 500), at least "
                 f"{LEAST_WARMUP}, or {remedy}."
-            )
+            ).at("warmup")
 
     def check_learned(self, hub: Hub) -> str | None:
         """Find a reason to end a run after its warm-up; None where there is none."""
@@ -585,5 +585,5 @@ def _mass_matrix(value: Any) -> MassMatrix | str:
         raise InputError(
             f"mass_matrix is {value!r}: use 'diagonal', 'identity', the diagonal (d,) or a "
             "matrix (d, d)."
-        )
+        ).at("mass_matrix")
     return MassMatrix() if value == "identity" else value

@@ -95,8 +95,8 @@ def _with_nodes(query: Query, nodes: int, rules: Integration) -> Query:
     return query._replace(arrays={**query.arrays, "rule": rule}, completed=completed)
 
 
-def _elsewhere(around: Float[np.ndarray, "m d"], found: Law) -> bool:
+def _elsewhere(around: Float[np.ndarray, "m d"], law: Law) -> bool:
     """Return True if draws are not where the rule was measured."""
-    wide, sd = np.diagonal(around[1:] - around[0]) / REACH, np.sqrt(np.diagonal(found[1]))
-    apart = np.abs(around[0] - found[0]) / np.minimum(wide, sd)
+    wide, sd = np.diagonal(around[1:] - around[0]) / REACH, np.sqrt(np.diagonal(law[1]))
+    apart = np.abs(around[0] - law[0]) / np.minimum(wide, sd)
     return bool((apart > ELSEWHERE).any() or (sd / wide > WIDER).any())

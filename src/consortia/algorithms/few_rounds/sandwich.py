@@ -46,7 +46,7 @@ def with_sandwich(
             f"weights_are='sampling', cluster(...): the model has {known.target.dimension} "
             f"parameters; sites send sums of products of scores of at most {MOST_CURVED}. Leave "
             "terms out."
-        )
+        ).at("weights_are")
     conversing, answer, move = make(), None, None
     while True:
         try:

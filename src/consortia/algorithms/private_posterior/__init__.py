@@ -21,7 +21,7 @@ from consortia.core import arguments
 from consortia.core.contract import Claims, Cost
 from consortia.core.privacy import loss_of
 from consortia.core.queries import Conversation, Conversing, Known, SiteFunction, Size
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 UNITS = ("row",)
 
@@ -87,7 +87,7 @@ class PrivatePosterior(Conversation):
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise InputError(f"unit is {self.unit!r}, expected 'row'.")
+            raise wrong("unit", f" is {self.unit!r}, expected 'row'.")
         arguments.keep(
             self,
             epsilon=arguments.number("epsilon", self.epsilon, 1e-3, 1e5),
@@ -125,13 +125,13 @@ class PrivatePosterior(Conversation):
         loss_of(self.epsilon, self.delta)  # a missing accountant is named before any query
         if int(sizes.sum()) > MOST_ROWS:
             raise InputError(
-                f"private_posterior: there are {int(sizes.sum()):,} rows, the most is "
-                f"{MOST_ROWS:,}, of which sums of 32-bit integers are exact."
+                f"private_posterior: there are {int(sizes.sum()):,} rows, more than {MOST_ROWS:,}: "
+                "sums of 32-bit integers would not be exact."
             )
         if self.delta * int(sizes.sum()) >= 1:
             raise InputError(
                 f"private_posterior: delta is {self.delta:g} with {int(sizes.sum()):,} rows: one "
-                "row could be published as it is. Give a delta well below one over their number."
+                "row could be published unchanged. Give a delta well below one over their number."
             )
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:

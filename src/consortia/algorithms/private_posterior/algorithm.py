@@ -113,7 +113,7 @@ def positive(matrix: Float[np.ndarray, "d d"], least: float) -> Float[np.ndarray
 
 def _report(
     known: Known,
-    found: Received,
+    received: Received,
     step: Float[np.ndarray, " d"],
     whole: Float[np.ndarray, "d d"],
     wider: Float[np.ndarray, " d"],
@@ -121,7 +121,7 @@ def _report(
 ) -> tuple[dict[str, Any], tuple[Fault, ...]]:
     """Return the attributes of the record, and what is in doubt."""
     rows, d = int(known.sizes.sum()), known.target.dimension
-    share = float(np.clip(found.clipped / rows, 0.0, 1.0))
+    share = float(np.clip(received.clipped / rows, 0.0, 1.0))
     report = {
         "neighbours": "data sets in which one row of one site is empty, which adds nothing",
         "clip": clip,

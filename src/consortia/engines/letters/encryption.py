@@ -111,9 +111,7 @@ def _parts(data: bytes) -> tuple[str, bytes, bytes]:
 
 def _agreed(once: Any, reader: bytes, head: bytes, public: bytes, purpose: bytes) -> bytes:
     if is_low_order(reader):
-        raise LetterError(
-            "the key of its reader is a point of low order, which is not a key of anybody"
-        )
+        raise LetterError("the key of its reader is a point of low order and not a usable key")
     peer = _primitives()[0].X25519PublicKey.from_public_bytes(montgomery(reader))
     return _derived(once.exchange(peer), head, public, purpose)
 

@@ -54,7 +54,7 @@ LONGEST_REASON = 500
 """Characters of the reason for which an answer was set aside."""
 
 
-USED = "the last answer of {name!r} has been used: open the study anew if it was wrong."
+USED = "the last answer of {name!r} has been used: open the study again if it was wrong."
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Post:
                     f"letter {last.question.number} to {self.names[site]!r} asks something else "
                     "than this run asks now: the study, the library or the coordinator's folder "
                     "was changed. Continue with what the letter was written with, or open the "
-                    "study anew."
+                    "study again."
                 )
         else:
             last = self._appended(site, tuple(requests))
@@ -182,7 +182,7 @@ class Post:
         data = seal(letter, self.key(site))
         path = self._path(SENT, site, number)
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        replace_file(path, [data], own=True)
+        replace_file(path, [data], private=True)
         exchanges.append(Exchange(letter, digest(data)))
         return exchanges[-1]
 
@@ -224,7 +224,7 @@ class Post:
             kept = self._folder / ASIDE / f"{stem}.txt"
             raise LetterError(
                 f"it was set aside: {self._reasons[stem]}. If the site cannot answer otherwise, "
-                f"open the study anew; if it was set aside by mistake, remove {kept}"
+                f"open the study again; if it was set aside by mistake, remove {kept}"
             )
         replies = self._replies(letter, exchange)
         refused = len(replies) < len(exchange.question.messages) or _is_refusal(letter.messages[-1])
@@ -232,7 +232,7 @@ class Post:
             raise LetterError(f"letter {letter.number} was answered otherwise before: it is late")
         kept = self._path(RECEIVED, site, letter.number)
         kept.parent.mkdir(exist_ok=True, mode=0o700)
-        replace_file(kept, [data], own=True)
+        replace_file(kept, [data], private=True)
         exchange.data, exchange.replies, exchange.refused = data, replies, refused
         return self.names[site], letter.number
 
@@ -272,7 +272,7 @@ class Post:
         folder = self._folder / ASIDE
         folder.mkdir(exist_ok=True, mode=0o700)
         self._reasons[stem] = printable(reason, most=LONGEST_REASON)
-        replace_file(folder / f"{stem}.txt", [self._reasons[stem].encode()], own=True)
+        replace_file(folder / f"{stem}.txt", [self._reasons[stem].encode()], private=True)
         self._path(RECEIVED, site, number).replace(folder / f"{stem}{SUFFIX}")
         last.data, last.replies = None, {}
         return number

@@ -30,8 +30,8 @@ DAY = 86400.0
 
 OTHER_KEY = (
     "it has another key of secure sums than the one prepared for this study: its rows or its "
-    "folder have changed since. Let it put them back and answer again, or prepare another key with "
-    "`consortia site key --study`, and open the study anew"
+    "folder have changed since. Let it put them back and answer again, or prepare another key "
+    "with `consortia site key --study`, and open the study again"
 )
 """Reason for the end of a run that began with a key that the site does not have."""
 

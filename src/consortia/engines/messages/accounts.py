@@ -45,8 +45,9 @@ class Account(NamedTuple):
     """Information on values of some rows: its root, by rows and then columns."""
 
     columns: Columns
-    rows: RowDigests  # that are looked at
+    rows: RowDigests  # that are looked at, and sums over others
     root: Float[np.ndarray, "r N"]
+    are_sums: np.ndarray  # bool, of each of the rows
 
     @classmethod
     def read(cls, path: Path) -> Account | None:
@@ -56,12 +57,15 @@ class Account(NamedTuple):
         stored = read(path)
         arrays, names = stored.arrays, tuple(stored.header["columns"])
         columns = Columns(names, arrays["measured"], arrays["counted"])
-        return cls(columns, RowDigests(arrays["names"], arrays["cells"]), arrays["root"])
+        rows = RowDigests(arrays["names"], arrays["cells"])
+        are_sums = arrays.get("are_sums", np.zeros(len(rows.cells), bool))
+        return cls(columns, rows, arrays["root"], are_sums)
 
     def write(self, path: Path) -> None:
         """Write it."""
         flags = {"measured": self.columns.measured, "counted": self.columns.counted}
         arrays = {"names": self.rows.names, "cells": self.rows.cells, "root": self.root}
+        flags["are_sums"] = self.are_sums
         write(path, Checkpoint({"columns": list(self.columns.names)}, arrays | flags))
 
     def is_of(self, rows: RowDigests, columns: Sequence[str]) -> bool:
@@ -87,14 +91,14 @@ class Account(NamedTuple):
         """Return the account with more information; it keeps other rows, and all other columns.
 
         Args:
-            rows: that are looked at.
+            rows: that are looked at; sums over others count as known from now on.
             columns: of the study.
             information: by these rows and then columns.
         """
         known, every = same_rows(self.rows, rows), columns.and_those_of(self.columns)
         parts = self.root.reshape(len(self.root), len(self.rows.cells), len(self.columns.names))
         sizes = np.einsum("rnk,rnk->n", parts, parts)
-        sizes[known[known >= 0]] = 0
+        sizes[known[known >= 0]] = sizes[self.are_sums] = 0
         most = MOST_KEPT // max(len(every.names), 1)
         kept = [index for index in np.argsort(-sizes, kind="stable")[:most] if sizes[index] > 0]
         names, old, new = np.intersect1d(self.rows.names, rows.names, return_indices=True)
@@ -110,7 +114,7 @@ class Account(NamedTuple):
         added = np.zeros((len(information), *before.shape[1:]))
         added[:, :looked_at, :width] = information.reshape(-1, looked_at, width)
         stacked = np.concatenate([before, added]).reshape(len(before) + len(added), -1)
-        return Account(every, joint, triangular_root(stacked))
+        return Account(every, joint, triangular_root(stacked), np.zeros(len(joint.cells), bool))
 
 
 def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:

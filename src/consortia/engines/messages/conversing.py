@@ -110,9 +110,9 @@ class QueryRuntime(SiteWork):
             return Place(0, 0.0, 0.0, NOWHERE, numbers, declared, spent)
         before, iterations = self._last_evaluated(QUERY)
         messages = np.maximum(label.iteration - iterations, 1)
-        found = place_of(evaluation, 1, self._scale, before, messages)
-        farthest = max(found.farthest, self._from_reference(arrays, evaluation))
-        where = found.points, farthest, found.moved, found.middles
+        reached = place_of(evaluation, 1, self._scale, before, messages)
+        farthest = max(reached.farthest, self._from_reference(arrays, evaluation))
+        where = reached.points, farthest, reached.moved, reached.middles
         return Place(*where, numbers, declared, spent)
 
     def _from_reference(self, arrays: Answer, evaluation: Evaluation) -> float:
@@ -131,11 +131,11 @@ class QueryRuntime(SiteWork):
         question = hashlib.sha256(named.encode()).hexdigest()
         return Spending(question, privacy.loss, privacy.share)
 
-    def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
+    def keep_place(self, label: Label, request: Envelope, where: Place) -> None:
         """Note where the last query evaluated, for the next one."""
-        if place.points:
+        if where.points:
             iterations = np.full(1, label.iteration)
-            self._note_evaluated(QUERY, place.middles, iterations)
+            self._note_evaluated(QUERY, where.middles, iterations)
 
     def answered(
         self, label: Label, request: Envelope, permit: Permit | None

@@ -74,8 +74,7 @@ class MessageEngine(Engine):
         maximum_step: float = MAXIMUM_STEP,
     ) -> None:
         names = site_names(sites, len(sites))
-        if on_missing not in ON_MISSING:
-            raise InputError(f"on_missing is {on_missing!r}: give 'stop' or 'continue'.")
+        arguments.one_of("on_missing", on_missing, ON_MISSING)
         if (minimum_sites is None) != (on_missing == "stop"):
             raise InputError(
                 "minimum_sites goes with on_missing='continue', and that with it: a run that "
@@ -186,8 +185,8 @@ class MessageEngine(Engine):
         if self.minimum_sites is not None:
             raise InputError(
                 "on_missing='continue': the answers to a query are summed, and a sum without a "
-                "site belongs to another posterior; take on_missing='stop'."
-            )
+                "site belongs to another posterior; use on_missing='stop'."
+            ).at("on_missing")
         self.local_sites(len(sites), method)
         self.barrier()
         arrays = partial(_shapes, target.model, sites, 1)

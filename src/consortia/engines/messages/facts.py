@@ -22,15 +22,15 @@ class SiteEngine(Engine):
     Args:
         index: of the site.
         facts: of all sites, and the root's value.
-        own: what this site contributes, from the facts of its rows.
+        make: what this site contributes, from the facts of its rows.
     """
 
     name = "flower"
 
     def __init__(
-        self, index: int, facts: tuple[list[SiteFacts], Any], own: Callable[[SiteFacts], SiteFacts]
+        self, index: int, facts: tuple[list[SiteFacts], Any], make: Callable[[SiteFacts], SiteFacts]
     ) -> None:
-        self._index, self._facts, self._own = index, facts, own
+        self._index, self._facts, self._own = index, facts, make
 
     @property
     def root(self) -> bool:

@@ -75,16 +75,16 @@ def decoded(total: Integers) -> Float[np.ndarray, " n"]:
     return np.where(nan | (plus & minus), np.nan, numbers)
 
 
-def added(one: Integers, other: Integers) -> Integers:
+def added(left: Integers, other: Integers) -> Integers:
     """Return the sum mod 2^128."""
-    lower = one[:, 0] + other[:, 0]
-    return np.stack([lower, one[:, 1] + other[:, 1] + (lower < one[:, 0])], axis=1)
+    lower = left[:, 0] + other[:, 0]
+    return np.stack([lower, left[:, 1] + other[:, 1] + (lower < left[:, 0])], axis=1)
 
 
-def negated(one: Integers) -> Integers:
+def negated(left: Integers) -> Integers:
     """Return 2^128 minus the integers."""
-    lower = ~one[:, 0] + _ONE
-    return np.stack([lower, ~one[:, 1] + (lower == 0)], axis=1)
+    lower = ~left[:, 0] + _ONE
+    return np.stack([lower, ~left[:, 1] + (lower == 0)], axis=1)
 
 
 def sum_of(vectors: Sequence[Integers]) -> Float[np.ndarray, " n"]:

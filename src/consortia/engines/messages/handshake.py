@@ -83,7 +83,7 @@ def _failed(
     channel: RequestChannel,
     arrival: Arrival,
     named: str,
-    own: dict[str, Any],
+    facts_of: dict[str, Any],
     begin: Beginning | None,
 ) -> bool:
     """Take what a node says of itself, or refuse it; return True if it is to be queried again."""
@@ -112,7 +112,7 @@ def _failed(
     if site in channel.node:
         channel.rejected.add(f"before the run: a second node says that it is {answer.site!r}")
         return False
-    difference = _difference(answer.values, own)
+    difference = _difference(answer.values, facts_of)
     if difference is not None:
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
     try:

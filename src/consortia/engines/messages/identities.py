@@ -239,7 +239,7 @@ def faulty_key(coordinator: str | None, sites: Mapping[str, str]) -> str | None:
             return f"{owners[key]} and {name} have the same key {key[:8]}…: each needs its own"
         owners[key] = name
         if is_low_order(bytes.fromhex(key)):
-            return f"the key {key[:8]}… of {name} is a point of low order, and nobody's key"
+            return f"the key {key[:8]}… of {name} is a point of low order and not a usable key"
     return None
 
 

@@ -88,16 +88,16 @@ class Layout(NamedTuple):
             begin += WORD * size
         return tuple(mask)
 
-    def added(self, one: Integers, other: Integers) -> Integers:
+    def added(self, left: Integers, other: Integers) -> Integers:
         """Return the sums in the rings."""
-        narrow = zip(self.rings.values(), one[1:], other[1:], strict=True)
-        first = fixed_point.added(one[0], other[0])
+        narrow = zip(self.rings.values(), left[1:], other[1:], strict=True)
+        first = fixed_point.added(left[0], other[0])
         return (first, *(ring.cut(a + b) for ring, a, b in narrow))
 
-    def negated(self, one: Integers) -> Integers:
+    def negated(self, left: Integers) -> Integers:
         """Return the integers that cancel these."""
-        narrow = zip(self.rings.values(), one[1:], strict=True)
-        return (fixed_point.negated(one[0]), *(ring.cut(~a + np.uint64(1)) for ring, a in narrow))
+        narrow = zip(self.rings.values(), left[1:], strict=True)
+        return (fixed_point.negated(left[0]), *(ring.cut(~a + np.uint64(1)) for ring, a in narrow))
 
     def packed(self, integers: Integers) -> dict[str, np.ndarray]:
         """Return integers as arrays that leave."""

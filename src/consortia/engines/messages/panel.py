@@ -94,9 +94,9 @@ class MessagePanel(Remote, Panel):
         ends = ENDS.format(count=most, most=self.method.most_messages, **tried)
         if not self._channel.masking:
             return (ends,)
-        plain = [name for name, one in self.method.functions.items() if not one.summed]
-        beside = f" Sent plainly by each site: {', '.join(plain)}." if plain else ""
-        return ends, SUMS.format(sites=len(self.names)) + beside
+        plain = [name for name, function in self.method.functions.items() if not function.summed]
+        plainly = f" Sent plainly by each site: {', '.join(plain)}." if plain else ""
+        return ends, SUMS.format(sites=len(self.names)) + plainly
 
     def bytes_up(self, function: SiteFunction, answer: Answer) -> int:
         """Return the bytes of the arrays in a site's answer, more of those that are masked."""
@@ -162,11 +162,11 @@ class MessagePanel(Remote, Panel):
         arrays = self.completed(query)
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
-        def read(site: int, one: Envelope) -> Answer:
-            reason = unlike_sums(self._noted(site, one).arrays, distinct=distinct)
+        def read(site: int, envelope: Envelope) -> Answer:
+            reason = unlike_sums(self._noted(site, envelope).arrays, distinct=distinct)
             if reason is not None:
                 raise channel.implausible(site, reason, number)
-            return _read(like, one)
+            return _read(like, envelope)
 
         answers = channel.ask(requests, read, iteration=number)
         if function.disclosure is not None and self._judge is not None:
@@ -176,10 +176,10 @@ class MessagePanel(Remote, Panel):
             channel.check_plausible(self._judge, phase, sent, number)
         ordered = [answers[site] for site in range(len(self.names))]
         if not function.summed:
-            return {n: np.stack([one[n].astype(np.float64) for one in ordered]) for n in like}
+            return {n: np.stack([sent[n].astype(np.float64) for sent in ordered]) for n in like}
         with np.errstate(invalid="ignore"):
             return {
-                n: np.asarray(np.sum([one[n] for one in ordered], axis=0, dtype=np.float64))
+                n: np.asarray(np.sum([sent[n] for sent in ordered], axis=0, dtype=np.float64))
                 for n in like
             }
 

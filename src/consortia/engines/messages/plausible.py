@@ -83,21 +83,21 @@ def _largest(values: np.ndarray) -> float:
     return float(np.max(values, where=np.isfinite(values), initial=0.0))
 
 
-def _beyond(found: Mapping[int, float], most: float, text: str) -> tuple[int, str] | None:
-    beyond = [site for site, value in found.items() if value > most]
-    if not beyond or len(beyond) > len(found) / 2:
+def _beyond(shares: Mapping[int, float], most: float, text: str) -> tuple[int, str] | None:
+    beyond = [site for site, value in shares.items() if value > most]
+    if not beyond or len(beyond) > len(shares) / 2:
         return None
-    return beyond[0], f"{text.format(found[beyond[0]])}, more than {most:g}"
+    return beyond[0], f"{text.format(shares[beyond[0]])}, more than {most:g}"
 
 
-def _unlike(found: Mapping[int, float], small: float, text: str) -> tuple[int, str] | None:
-    if len(found) < 3:
+def _unlike(shares: Mapping[int, float], small: float, text: str) -> tuple[int, str] | None:
+    if len(shares) < 3:
         return None
-    median = max(float(np.median(list(found.values()))), small)
-    site = max(found, key=lambda index: found[index])
-    if found[site] <= TIMES_MEDIAN * median:
+    median = max(float(np.median(list(shares.values()))), small)
+    site = max(shares, key=lambda index: shares[index])
+    if shares[site] <= TIMES_MEDIAN * median:
         return None
-    return site, text.format(found[site] / median)
+    return site, text.format(shares[site] / median)
 
 
 def unlike_sums(arrays: Mapping[str, np.ndarray], *, distinct: bool) -> str | None:

@@ -84,7 +84,7 @@ class Leaving(NamedTuple):
     question: Question  # that it answers
     payload: bytes  # the message, as it will be sent
     arrays: Mapping[str, np.ndarray]  # the arrays in it, by name
-    beside: int = 0  # numbers among its plain values that depend on rows
+    plain_numbers: int = 0  # numbers among its plain values that depend on rows
     # what this answer and those before settle of rows, for the ledger
     statement: Statement | None = None
 

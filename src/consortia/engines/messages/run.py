@@ -32,7 +32,7 @@ RUN, AWAY, ANSWERED = "flower run", "flower away", "flower answered"
 """Names in a checkpoint: identity of the run, who did not take part in which round, and digests of
 the last answers."""
 
-UNNAMED = "(not known: secure sums name no site)"
+UNNAMED = "(unknown: secure sums identify no site)"
 """Stand-in for the name of a site whose numbers are not finite."""
 
 
@@ -151,7 +151,7 @@ class MessageRun(Remote, Run):
         if RUN not in state:
             raise StoreError(
                 "the checkpoint was not made over Flower: the states of its sites are nowhere but "
-                "in it. Go on with the engine that it was made with."
+                "in it. Continue with the engine that it was made with."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
         if ANSWERED in state:  # not in checkpoints of older versions
@@ -180,16 +180,16 @@ class MessageRun(Remote, Run):
             except SiteMissingError as error:
                 error.round, error.reached = iteration, (carry, buffers)
                 raise
-            place = np.array([iteration - warmup, window.origin, window.thin], np.int32)
+            at = np.array([iteration - warmup, window.origin, window.thin], np.int32)
             carry = after
-            buffers = self._record(buffers, carry._replace(node=()), *infos, place)
+            buffers = self._record(buffers, carry._replace(node=()), *infos, at)
         return carry, buffers, np.asarray(self._finite(carry._replace(node=())))
 
     def _recorded(
-        self, buffers: Buffers, carry: Carry, node_info: Any, hub_info: Any, place: Array
+        self, buffers: Buffers, carry: Carry, node_info: Any, hub_info: Any, at: Array
     ) -> Buffers:
         made = self.program.made(carry, node_info, hub_info)
-        return self.program.record(buffers, made, place[0], Window(0, 0, place[1], place[2], 0))
+        return self.program.record(buffers, made, at[0], Window(0, 0, at[1], at[2], 0))
 
     def site_not_finite(self, carry: Carry, at: int, warmup: int, chain: int) -> str | None:
         """Return the first site whose message of round ``at`` is not finite in this chain."""

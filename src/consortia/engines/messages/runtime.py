@@ -288,18 +288,18 @@ class SiteRuntime(SiteWork):
         before, iterations = self._last_evaluated(label.stage)
         rounds = np.maximum(label.iteration - iterations[which], 1)
         evaluation = phase.evaluation(from_arrays(request.arrays, like, "inbox"))
-        place = place_of(evaluation, len(which), self._scale, before[which], rounds)
-        return replace(place, numbers=numbers)
+        where = place_of(evaluation, len(which), self._scale, before[which], rounds)
+        return replace(where, numbers=numbers)
 
-    def keep_place(self, label: Label, request: Envelope, place: Place) -> None:
+    def keep_place(self, label: Label, request: Envelope, where: Place) -> None:
         """Note the positions of the chains of a message, for the next one."""
-        if not place.points:
+        if not where.points:
             return
         middles, iterations = (values.copy() for values in self._last_evaluated(label.stage))
         which = np.arange(len(middles))
         if isinstance(self._phase(label)[1].exchange, Route):
             which = self._chains_here(self._stages.of(label.stage), request)
-        middles[which], iterations[which] = place.middles, label.iteration
+        middles[which], iterations[which] = where.middles, label.iteration
         self._note_evaluated(label.stage, middles, iterations)
 
     # --- states -------------------------------------------------------------------------------
@@ -464,6 +464,6 @@ def private_keys(secret: bytes, run: str, question: Question, chains: int) -> np
 
 def _label(value: Any) -> Label:
     """Return a label among a message's plain values."""
-    if not isinstance(value, list) or len(value) != 4 or any(type(one) is not int for one in value):
+    if not isinstance(value, list) or len(value) != 4 or any(type(n) is not int for n in value):
         raise EnvelopeError("a label is not four integers")
     return Label(*value)

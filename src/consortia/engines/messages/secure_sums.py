@@ -4,7 +4,7 @@ Each pair of sites has a secret in common, by X25519 with keys that each site si
 identity; HKDF-SHA-256 makes a key of the pair from it, once a session. For every question both draw
 the same mask, by one HMAC-SHA-256 and one call of ChaCha20; one adds it and the other takes it
 away. Numbers are integers mod :math:`2^{128}` (`consortia.engines.messages.fixed_point`), so that a
-masked vector is uniform to whoever has not the secrets of its pairs, and the masks of all sites
+masked vector is uniform to anybody without the secrets of its pairs, and the masks of all sites
 cancel exactly. Where a site is missing the sum is noise: it is all or nothing. With C sites, C - 1
 that collude know what the last one sent.
 
@@ -161,7 +161,7 @@ class SumMember:
     def masked(
         self,
         values: Arrays,
-        place: str,
+        label: str,
         question: str,
         bounds: Mapping[str, float] | None = None,
     ) -> dict[str, np.ndarray]:
@@ -169,7 +169,7 @@ class SumMember:
 
         Args:
             values: to be added over the sites, by name.
-            place: in the run.
+            label: of the place in the run.
             question: digest of the whole request.
             bounds: largest numbers of arrays that declare them, by name.
 
@@ -181,10 +181,10 @@ class SumMember:
             raise _refused("no keys were agreed on in this run")
         layout = Layout.of(values, bounds or {}, len(self._names))
         total = layout.encoded(values)
-        asked = _framed(place.encode()) + _framed(question.encode())
+        asked = _framed(label.encode()) + _framed(question.encode())
         now = hashlib.sha256(b"".join(array.tobytes() for array in total)).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
-            raise _refused(f"{place} was answered before with other numbers: the data have changed")
+            raise _refused(f"{label} was answered before with other numbers: the data have changed")
         for peer, key in self._pairs.items():
             mask = layout.integers(_stream(key, asked, layout.mask_bytes))
             total = layout.added(total, mask if self.name < peer else layout.negated(mask))

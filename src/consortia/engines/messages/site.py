@@ -88,53 +88,42 @@ class Gate(Protocol):
 
     def admit(self, kind: str, question: Question) -> bool:
         """Refuse a question, before anything is read; return True if it was answered before."""
-        ...
 
     def rows(self, number: int, parameters: int | None = None, cell: int | None = None) -> None:
         """Take note of how many rows the site has read for how many parameters, or refuse them.
 
         ``cell`` of them share the rarest pattern of covariates.
         """
-        ...
 
     def data(self, rows: Sequence[RowDigests], values: int) -> None:
         """Take note of which rows they are, of each model of the study, or refuse them."""
-        ...
 
     def holds(self) -> str:
         """Return the name of the data that the run is about; "" where that is not known."""
-        ...
 
-    def place(self, place: Place, *, again: bool) -> None:
+    def place(self, where: Place, *, again: bool) -> None:
         """Refuse to look at rows there, before anything is computed."""
-        ...
 
     def spend(self, spent: Spending) -> None:
         """Write down what an answer costs of a privacy budget, or refuse it."""
-        ...
 
     def knows(self, message: str) -> bool:
         """Return True if a message with this SHA-256 has left in this run."""
-        ...
 
     def settled(self, statement: Statement | None) -> None:
         """Refuse an answer with which too many rows, or it is not known how many, are settled."""
-        ...
 
     def before_masks(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse numbers that may not leave, before masks hide what they are."""
-        ...
 
     def release(self, leaving: Leaving) -> bytes:
         """Return the message, when it may leave."""
-        ...
 
     def refusal(self, error: BaseException, wrap: Wrap, question: Question | None = None) -> bytes:
         """Word an error for others: a fixed phrase, and where the site has its text.
 
         ``wrap`` makes the message of it that leaves.
         """
-        ...
 
 
 class MessageSite:
@@ -292,12 +281,12 @@ class MessageSite:
             member = None
         if isinstance(work, QueryRuntime):
             work.check_noise(label, request, masked=member is not None)
-        place = work.place(label, request)
-        gate.place(place, again=again)
+        where = work.place(label, request)
+        gate.place(where, again=again)
         if isinstance(work, QueryRuntime) and work.is_exact(label, request):
             gate.rows(work.rows, cell=work.rarest_pattern)
-        if place.spent is not None:
-            gate.spend(place.spent)
+        if where.spent is not None:
+            gate.spend(where.spent)
         statement = None
         if isinstance(work, QueryRuntime):
             permit = gate.settled if self._private and not again else None
@@ -305,7 +294,7 @@ class MessageSite:
         else:
             values, arrays = work.step(label, request)
         if not again:
-            work.keep_place(label, request, place)
+            work.keep_place(label, request, where)
         left = nonfinite.marked(arrays)
         if member is not None:
             gate.before_masks(left)
@@ -321,7 +310,7 @@ class MessageSite:
         request: Envelope,
         files: RunFiles,
         gate: Gate,
-        own: SiteFacts | None = None,
+        site_facts: SiteFacts | None = None,
     ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return this site's terms of a run's beginning, as plain values and flags.
 
@@ -337,8 +326,8 @@ class MessageSite:
             raise EnvelopeError("the run begins without facts of the sites")
         unread = sites[self.number] == UNREAD.plain()
         if unread:
-            own = self._own(self._contribute()) if own is None else own
-            sites = [*sites[: self.number], own.plain(), *sites[self.number + 1 :]]
+            site_facts = self._own(self._contribute()) if site_facts is None else site_facts
+            sites = [*sites[: self.number], site_facts.plain(), *sites[self.number + 1 :]]
         facts = json.dumps(every | {"sites": sites})
         if unread and before is not None and before.header["facts"] != facts:
             raise MismatchError("facts")

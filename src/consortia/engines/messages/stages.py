@@ -18,7 +18,7 @@ from consortia.engines.local import LocalEngine, effort
 from consortia.engines.messages.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
 from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 QUERY = 3
@@ -70,26 +70,26 @@ def check_method(method: Method) -> None:
                 "engine 'flower': gossip goes from site to site, thousands of times; Flower "
                 "carries messages between a server and sites, seconds each. Use LocalEngine or "
                 "MPIEngine, or fa_hmc."
-            )
+            ).at("engine")
         if isinstance(phase.exchange, Mailbox):
             raise InputError(
                 "engine 'flower': asynchronous gradients are a message each, thousands of them; "
                 "Flower takes seconds for a message. Use LocalEngine or MPIEngine, or fa_hmc."
-            )
+            ).at("engine")
         silent = phase in algorithm.fit  # leaves something at the sites, and receives nothing
         if phase.local is not None and phase.exchange is None and not silent:
             raise InputError(
                 "engine 'flower': a phase of this algorithm ends at the sites without a message, "
                 "which it cannot carry. Use LocalEngine or MPIEngine."
-            )
+            ).at("engine")
     if algorithm.draws.hub is None:
         raise InputError(
             "engine 'flower': the draws of this algorithm are the sites' own states, which do not "
             "leave them. Use LocalEngine or MPIEngine."
-        )
+        ).at("engine")
     routed = [phase for phase in everything if isinstance(phase.exchange, Route)]
     if routed and (len(algorithm.phases) > 1 or routed != [algorithm.phases[0]]):
-        raise InputError("engine 'flower': a phase with a Route must be the only one of a round.")
+        raise wrong("engine", " 'flower': a phase with a Route must be the only one of a round.")
 
 
 class Stage:
@@ -203,13 +203,13 @@ class Stages:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), arrays)
         every = () if whole.chains == 1 else (whole.chains,)
         dtype = jnp.result_type(float)
-        one = jax.ShapeDtypeStruct((dimension,), dtype)
+        position = jax.ShapeDtypeStruct((dimension,), dtype)
         several = jax.ShapeDtypeStruct((*every, dimension), dtype)
 
         def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
             return Stage(number, phases, algorithm, whole, carry, shapes, self.weights)
 
-        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, one))
+        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, position))
         if algorithm.fit:
             after = self.fit.after()
             shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, after))
@@ -246,11 +246,11 @@ def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:
     if not leaves and not any(name.startswith(prefix) for name in arrays):
         return like
     wanted = {prefix + jax.tree_util.keystr(path): leaf for path, leaf in leaves}
-    found = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-    if found.keys() != wanted.keys():
+    parts = {name: array for name, array in arrays.items() if name.startswith(prefix)}
+    if parts.keys() != wanted.keys():
         raise EnvelopeError(f"it holds other arrays of {prefix} than this step has")
-    check_shapes(found, wanted)
-    return jax.tree.unflatten(structure, [found[name] for name in wanted])
+    check_shapes(parts, wanted)
+    return jax.tree.unflatten(structure, [parts[name] for name in wanted])
 
 
 def check_shapes(arrays: Mapping[str, np.ndarray], like: Mapping[str, Any]) -> None:

@@ -36,18 +36,15 @@ class Transport(Protocol):
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now."""
-        ...
 
     def push(self, messages: Sequence[tuple[int, bytes]], ttl: float) -> list[str]:
         """Send each node its bytes; return the names of the messages, in order. Do not wait.
 
         They are of no use after ``ttl`` seconds.
         """
-        ...
 
     def replies(self, messages: Sequence[str]) -> list[Arrival]:
         """Return the replies to these messages since the last call. Do not wait."""
-        ...
 
 
 class InProcess(Transport):

@@ -126,18 +126,18 @@ class AsynchronousRun(Run):
     def block_in_progress(self, buffers: Buffers, slot: int) -> dict[str, np.ndarray]:
         """Return the record so far of a block of thinned updates."""
         infos = infos_at(buffers, slot)
-        own = named(infos, "block").items()
-        return {name: self._of_servers(value[None]) for name, value in own}
+        infos_by_name = named(infos, "block").items()
+        return {name: self._of_servers(value[None]) for name, value in infos_by_name}
 
     def with_block(self, buffers: Buffers, block: Mapping[str, np.ndarray]) -> Buffers:
         """Return empty buffers that go on with such a block, in their first slot."""
         mine = {name: values[self._place[0]] for name, values in block.items()}
         return with_infos(buffers, from_names(mine, infos_at(buffers, 0), "block"))
 
-    def _of_servers(self, own: np.ndarray) -> np.ndarray:
+    def _of_servers(self, of_server: np.ndarray) -> np.ndarray:
         """Return every server's, server axis first, from each one's own, (1, ...)."""
-        padded = np.zeros((self._box.servers, *own.shape[1:]), own.dtype)
-        padded[self._place[0]] = own[0]
+        padded = np.zeros((self._box.servers, *of_server.shape[1:]), of_server.dtype)
+        padded[self._place[0]] = of_server[0]
         return self.servers.total(padded)
 
     def _log(self) -> tuple[np.ndarray, np.ndarray]:
@@ -276,12 +276,12 @@ class AsynchronousRun(Run):
             raise RuntimeError("this rank is a worker")
         return self._server
 
-    def _of_all(self, own: Any) -> np.ndarray:
+    def _of_all(self, of_server: Any) -> np.ndarray:
         """Return every site's, node axis first, from the first workers of server 0."""
-        own = np.asarray(own)
-        padded = np.zeros((len(self.names), *own.shape[1:]), own.dtype)
+        of_server = np.asarray(of_server)
+        padded = np.zeros((len(self.names), *of_server.shape[1:]), of_server.dtype)
         if self._place[0] == 0 and 0 <= self._place[1] < len(self.names):
-            padded[self._place[1]] = own[0]
+            padded[self._place[1]] = of_server[0]
         return self._communicator.total(padded)
 
 
@@ -295,8 +295,8 @@ def check_ranks(box: Mailbox, ranks: int, nodes: int) -> None:
         )
     if nodes > 1 and nodes != box.workers:
         raise InputError(
-            f"there are {nodes} sites for {box.workers} workers: give each worker a site of its "
-            "own, or all of them one."
+            f"there are {nodes} sites for {box.workers} workers: give each worker its own site, or "
+            "one site to all."
         )
     if isinstance(box.latency, Recorded):
         raise InputError("a recorded trace is replayed in one process: leave engine out.")

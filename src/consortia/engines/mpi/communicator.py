@@ -116,11 +116,11 @@ class Communicator:
     def _on_this_machine(self) -> dict[int, int]:
         """Return the process ids of the other ranks that run here."""
         here = uuid.uuid5(uuid.NAMESPACE_DNS, f"{platform.node()} {uuid.getnode()}").int
-        own = np.zeros((self.size, 3), np.uint64)
-        own[self.rank] = here >> 64, here & (2**64 - 1), os.getpid()
-        every = np.empty_like(own)
-        self._wait(self._world.Iallreduce(own, every), "all ranks to start")
-        same = (every[:, :2] == own[self.rank, :2]).all(axis=1)
+        identity = np.zeros((self.size, 3), np.uint64)
+        identity[self.rank] = here >> 64, here & (2**64 - 1), os.getpid()
+        every = np.empty_like(identity)
+        self._wait(self._world.Iallreduce(identity, every), "all ranks to start")
+        same = (every[:, :2] == identity[self.rank, :2]).all(axis=1)
         self.processes = [int(number) for number in every[:, 2]]
         return {r: self.processes[r] for r in range(self.size) if same[r] and r != self.rank}
 
@@ -151,33 +151,41 @@ class Communicator:
 
     def total(self, array: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
         """Return the sum over all ranks of an array, at every rank; written ``into`` another."""
-        own = _summable(array)
-        if into is not None and into.dtype == own.dtype:
-            self._wait(self._world.Iallreduce(own, into), "a sum over all ranks")
+        summand = _summable(array)
+        if into is not None and into.dtype == summand.dtype:
+            self._wait(self._world.Iallreduce(summand, into), "a sum over all ranks")
             return into
-        result = np.empty_like(own)
-        self._wait(self._world.Iallreduce(own, result), "a sum over all ranks")
+        result = np.empty_like(summand)
+        self._wait(self._world.Iallreduce(summand, result), "a sum over all ranks")
         if into is None:
             return result.astype(np.asarray(array).dtype, copy=False)
         into[...] = result
         return into
 
+    def gather(self, rows: np.ndarray, into: np.ndarray, counts: np.ndarray) -> None:
+        """Fill an array with the rows of all ranks, of which each has so many."""
+        numbers = (counts * into[0].size).tolist()
+        self._wait(
+            self._world.Iallgatherv(np.ascontiguousarray(rows), [into, numbers]),
+            "rows of all ranks",
+        )
+
     def total_at_root(self, array: np.ndarray) -> np.ndarray | None:
         """Return the sum over all ranks of an array, at rank 0; None elsewhere."""
-        own = _summable(array)
-        result = np.empty_like(own) if self.rank == 0 else None
-        self._wait(self._world.Ireduce(own, result), "a sum at rank 0")
+        summand = _summable(array)
+        result = np.empty_like(summand) if self.rank == 0 else None
+        self._wait(self._world.Ireduce(summand, result), "a sum at rank 0")
         return None if result is None else result.astype(np.asarray(array).dtype, copy=False)
 
     def from_root(self, array: np.ndarray) -> np.ndarray:
         """Return rank 0's array, which has one shape and type everywhere."""
-        own = np.array(array)
-        self._wait(self._world.Ibcast(own), "word from rank 0")
-        return own
+        buffer = np.array(array)
+        self._wait(self._world.Ibcast(buffer), "word from rank 0")
+        return buffer
 
-    def texts(self, own: str) -> list[str]:
+    def texts(self, text: str) -> list[str]:
         """Return each rank's text, in the order of the ranks."""
-        words = own.encode()
+        words = text.encode()
         head = len(words).to_bytes(LENGTH_BYTES, "big") + words
         first = self._gathered(head[:AT_ONCE], AT_ONCE)
         lengths = [int.from_bytes(begun[:LENGTH_BYTES], "big") for begun in first]
@@ -220,9 +228,9 @@ class Communicator:
             )
 
         def exchange(packed: list[np.ndarray], result: list[np.ndarray]) -> None:
-            for own, arriving in zip(packed, result, strict=True):
-                leaving = np.ascontiguousarray(own) if whole else own[links.rows]
-                to, origin = counted(own.shape[1])
+            for outbox, arriving in zip(packed, result, strict=True):
+                leaving = np.ascontiguousarray(outbox) if whole else outbox[links.rows]
+                to, origin = counted(outbox.shape[1])
                 request = graph.Ineighbor_alltoallv([leaving, to], [arriving, origin])
                 self._wait(request, what)
 
@@ -282,7 +290,7 @@ class Communicator:
         self.tell(text)
         everyone = self._notices.Ibarrier()
         began = time.monotonic()
-        deaf = any(not _alive(one) or _state(one) in HALTED for one in self._neighbours.values())
+        deaf = any(not _alive(pid) or _state(pid) in HALTED for pid in self._neighbours.values())
         while not everyone.Test():
             if time.monotonic() - began > (GRACE_AFTER_DEATH if deaf else GRACE):
                 self._mpi.COMM_WORLD.Abort(code)
@@ -370,8 +378,8 @@ def _state(process: int) -> str:
 
 def _summable(array: Any) -> np.ndarray:
     """Return an array as MPI can add it: it has no sum of bools."""
-    own = np.ascontiguousarray(array)
-    return own.astype(np.uint8) if own.dtype == bool else own
+    contiguous = np.ascontiguousarray(array)
+    return contiguous.astype(np.uint8) if contiguous.dtype == bool else contiguous
 
 
 _give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))

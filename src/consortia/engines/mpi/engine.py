@@ -35,7 +35,6 @@ from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.travelling import TravellingRun
 from consortia.engines.phases import Program, SiteArrays, site_arrays
 from consortia.errors import InputError, RankError
-from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
 
 LONGEST_DEADLINE = 1e6
@@ -49,10 +48,11 @@ class MPIEngine(Engine):
     """Runs the sites in the processes of an MPI job, as many of them at each as must be.
 
     Every process calls `consortia.sample` with the same arguments; rank 0 keeps the draws and
-    returns them, the others return None. Averages and sums are one Allreduce; in gossip a rank
-    exchanges with the ranks that hold a neighbour, in one neighbourhood collective; a travelling
-    chain goes from rank to rank as one message. The draws are those of `LocalEngine` up to
-    rounding: sums are taken in another order. A process needs the rows of its own sites only, see
+    returns them, the others return None. Averages and sums are one Allgather of
+    small messages, or one Allreduce of large ones; in gossip a rank exchanges with the ranks that
+    hold a neighbour, in one neighbourhood collective; a travelling chain goes from rank to rank as
+    one message. The draws are those of `LocalEngine` up to rounding: large messages are summed in
+    another order. A process needs the rows of its own sites only, see
     `consortia.read_sites`.
 
     Args:
@@ -137,28 +137,28 @@ class MPIEngine(Engine):
 
         One step of all ranks, in which each also sends its own settings.
         """
-        own: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         error: Exception | None = None
         try:
-            own["made"] = make()
+            answer["made"] = make()
         except Exception as caught:
             error = caught
         try:
-            own["same"] = fingerprints.of_values({**self._kind, **same()})
+            answer["same"] = fingerprints.of_values({**self._kind, **same()})
         except Exception as caught:
             error = error or caught
         if error is not None:
-            own |= {"error": str(error) or type(error).__name__}
-            own |= {"input": isinstance(error, InputError)}
-        texts = self._communicator.texts(json.dumps(own, default=_as_text))
+            answer |= {"error": str(error) or type(error).__name__}
+            answer |= {"input": isinstance(error, InputError)}
+        texts = self._communicator.texts(json.dumps(answer, default=_as_text))
         answers = [json.loads(text, object_hook=_with_arrays) for text in texts]
         fingerprints.check_same(
-            {rank: one["same"] for rank, one in enumerate(answers) if "same" in one}, "rank"
+            {rank: reply["same"] for rank, reply in enumerate(answers) if "same" in reply}, "rank"
         )
-        failed = [rank for rank, one in enumerate(answers) if "error" in one]
+        failed = [rank for rank, reply in enumerate(answers) if "error" in reply]
         if not failed:
-            return [one["made"] for one in answers]
-        if error is not None and not own["input"]:
+            return [reply["made"] for reply in answers]
+        if error is not None and not answer["input"]:
             raise error
         broken = next((rank for rank in failed if not answers[rank]["input"]), None)
         if broken is not None:
@@ -182,8 +182,7 @@ class MPIEngine(Engine):
             whole = Program(algorithm, layout, start)
             return AsynchronousRun(whole, arrays, sites, self._communicator)
         places = Places(len(sites), self.ranks, self.rank)
-        # Of other methods the rounds are many, and worth full optimisation.
-        worth = effort(target, sites, method, layout) if method.lightly_compiled else compiler.FULL
+        worth = effort(target, sites, method, layout)
         arguments = (
             RankProgram(algorithm, layout, start, self._communicator, places, worth),
             site_arrays(target.model, sites, method, places.own),
@@ -209,7 +208,7 @@ class MPIEngine(Engine):
         """Return the data of this rank's site; of a server one row of zeros, for the shapes."""
         held = self.local_sites(len(sites), method)
         if not len(held):
-            one = jnp.ones(1, jnp.result_type(float))
+            unit = jnp.ones(1, jnp.result_type(float))
             row = jax.tree.map(
                 lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), in_jax_width(leaf[:1]).dtype),
                 sites.first,
@@ -217,7 +216,7 @@ class MPIEngine(Engine):
             if model.arrange is not None:
                 row = model.arrange(row)
             row = jax.tree.map(jnp.asarray, row)
-            return SiteArrays(row, jnp.ones(1, jnp.int32), one, one, ())
+            return SiteArrays(row, jnp.ones(1, jnp.int32), unit, unit, ())
         arrays = site_arrays(model, sites, method, held)
         if box.shares is None:
             return arrays
@@ -227,9 +226,9 @@ class MPIEngine(Engine):
     @property
     def _kind(self) -> dict[str, Any]:
         """Settings that decide bits: each rank draws the shared numbers itself."""
-        own = self._local
+        local = self._local
         return {
-            "node_mode or block": (own.node_mode, own.block),
+            "node_mode or block": (local.node_mode, local.block),
             "version of consortia, JAX or NumPy": (__version__, jax.__version__, np.__version__),
         }
 

@@ -30,25 +30,25 @@ class MPIPanel(LocalPanel):
     def start_values(self, positions: Float[Array, "chains d"]) -> tuple[Any, Any, Any]:
         """Return log-prior (chains,), U_c and whether its gradient is finite, (nodes, chains)."""
         prior, values, finite = super().start_values(positions)
-        own = np.stack([np.asarray(values), np.asarray(finite)], axis=1)
-        both = self._communicator.total(self._of_all(own))
+        here = np.stack([np.asarray(values), np.asarray(finite)], axis=1)
+        both = self._communicator.total(self._of_all(here))
         return prior, both[:, 0], both[:, 1] > 0
 
-    def _send(self, own: bytes) -> bytes:
-        length = int(self._communicator.from_root(np.array([len(own)], np.int64))[0])
+    def _send(self, content: bytes) -> bytes:
+        length = int(self._communicator.from_root(np.array([len(content)], np.int64))[0])
         if not length:
             return b""
-        block = np.frombuffer(own, np.uint8) if self.root else np.empty(length, np.uint8)
+        block = np.frombuffer(content, np.uint8) if self.root else np.empty(length, np.uint8)
         return self._communicator.from_root(block).tobytes()
 
     def _answer(self, query: Query) -> Answer:
         """Return the answer of all sites at rank 0, nothing elsewhere."""
         function = self.function(query)
-        own = self._of_process(function, query)
+        sums = self._of_process(function, query)
         if not function.summed:
-            own = {name: self._of_all(values) for name, values in own.items()}
-        shapes = {name: own[name].shape for name in sorted(own)}
-        flat = np.concatenate([own[name].ravel() for name in shapes] or [np.zeros(0)])
+            sums = {name: self._of_all(values) for name, values in sums.items()}
+        shapes = {name: sums[name].shape for name in sorted(sums)}
+        flat = np.concatenate([sums[name].ravel() for name in shapes] or [np.zeros(0)])
         total = self._communicator.total_at_root(flat)
         if total is None:
             return {}
@@ -57,10 +57,10 @@ class MPIPanel(LocalPanel):
         answer = {name: part.reshape(shape) for (name, shape), part in parts}
         return simulated_noise(function, query, answer, len(self.names))
 
-    def _of_all(self, own: np.ndarray) -> np.ndarray:
+    def _of_all(self, part: np.ndarray) -> np.ndarray:
         """Return zeros but for this rank's sites, site axis first."""
-        padded = np.zeros((self._places.nodes, *own.shape[1:]), own.dtype)
-        padded[self._places.own] = own
+        padded = np.zeros((self._places.nodes, *part.shape[1:]), part.dtype)
+        padded[self._places.own] = part
         return padded
 
     @property

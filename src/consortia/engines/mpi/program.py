@@ -68,7 +68,7 @@ class RankProgram(Program):
                 around = self._neighbourhoods[exchange] = Neighbourhood.of(mixing, places)
                 self.callbacks[exchange] = HostCallback(communicator.network(around.links))
             elif isinstance(exchange, Mean | Sum):
-                self.callbacks[exchange] = HostCallback(partial(_totals, communicator))
+                self.callbacks[exchange] = HostCallback(partial(_together, communicator, places))
 
     def exchanged(
         self, phase: Phase, outbox: PyTree, sites: SiteArrays, turn: PyTree
@@ -78,6 +78,10 @@ class RankProgram(Program):
         if exchange is None or isinstance(exchange, Route):
             return super().exchanged(phase, outbox, sites, turn)
         if isinstance(exchange, Mean | Sum):
+            if exchanges.is_in_order(outbox, self.nodes_in_all, self.layout.nodes):
+                rows = outbox, sites.weights
+                everyone, turn = self._carried(exchange, rows, self.nodes_in_all, turn)
+                return exchanges.message_of(exchange, *everyone), turn
             message = exchanges.message_of(exchange, outbox, sites.weights)
             rows = jax.tree.map(lambda leaf: leaf[None], message)
             total, turn = self._carried(exchange, rows, 1, turn)
@@ -113,9 +117,15 @@ class RankProgram(Program):
         return super().record(buffers, made._replace(draw=draw), iteration, window)
 
 
-def _totals(communicator: Communicator, own: list[np.ndarray], result: list[np.ndarray]) -> None:
-    for part, into in zip(own, result, strict=True):
-        communicator.total(part, into)
+def _together(
+    communicator: Communicator, places: Places, parts: list[np.ndarray], result: list[np.ndarray]
+) -> None:
+    """Fill the results with the rows of all sites, or with the sum of a row of each rank."""
+    for part, into in zip(parts, result, strict=True):
+        if len(into) > 1:
+            communicator.gather(part, into, np.diff(places.bounds))
+        else:
+            communicator.total(part, into)
 
 
 def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree) -> PyTree:
@@ -124,25 +134,25 @@ def _mixed(exchange: Mix, around: Neighbourhood, outbox: PyTree, arrived: PyTree
     in_turn = isinstance(outbox, InTurn)
     now = weights[outbox.turn.reshape(-1)[0]] if in_turn else weights[0]
 
-    def step(own: Array, other: Array) -> Array:
-        change = jnp.zeros_like(own)
+    def step(here: Array, other: Array) -> Array:
+        change = jnp.zeros_like(here)
         # One neighbour of every agent at a time: a scatter of all takes ten times as long.
         for slot, senders in zip(around.slots, around.senders, strict=True):
-            weight = now[slot].astype(own.dtype).reshape((-1,) + (1,) * (own.ndim - 1))
-            change = change + weight * (_rows_of(own, other, senders) - own)
-        return change if exchange.change else own + change
+            weight = now[slot].astype(here.dtype).reshape((-1,) + (1,) * (here.ndim - 1))
+            change = change + weight * (_rows_of(here, other, senders) - here)
+        return change if exchange.change else here + change
 
     if in_turn:
         return InTurn(jax.tree.map(step, outbox.value, arrived.value), outbox.turn)
     return jax.tree.map(step, outbox, arrived)
 
 
-def _rows_of(own: Array, other: Array, rows: np.ndarray) -> Array:
+def _rows_of(here: Array, other: Array, rows: np.ndarray) -> Array:
     """Return rows of both arrays, own first; consecutive ones of one are not gathered."""
-    count, first = len(own), int(rows[0])
+    count, first = len(here), int(rows[0])
     if np.array_equal(rows, first + np.arange(len(rows))):
         if first >= count:
             return other[first - count : first - count + len(rows)]
         if first + len(rows) <= count:
-            return own[first : first + len(rows)]
-    return jnp.concatenate([own, other])[rows]
+            return here[first : first + len(rows)]
+    return jnp.concatenate([here, other])[rows]

@@ -66,10 +66,10 @@ class MPIRun(LocalRun):
         whole = super()._fitted_of(state, jax.tree.map(self._everywhere, shapes))
         return jax.tree.map(self._mine, whole)
 
-    def _carry_of(self, state: Mapping[str, np.ndarray], own: Carry) -> Carry:
-        shapes = own._replace(node=jax.tree.map(self._everywhere, own.node))
+    def _carry_of(self, state: Mapping[str, np.ndarray], carry_here: Carry) -> Carry:
+        shapes = carry_here._replace(node=jax.tree.map(self._everywhere, carry_here.node))
         if self.program.inbox_per_node:
-            shapes = shapes._replace(inbox=jax.tree.map(self._everywhere, own.inbox))
+            shapes = shapes._replace(inbox=jax.tree.map(self._everywhere, carry_here.inbox))
         whole = super()._carry_of(state, shapes)
         carry = whole._replace(node=jax.tree.map(self._mine, whole.node))
         if self.program.inbox_per_node:
@@ -158,11 +158,11 @@ class MPIRun(LocalRun):
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _of_all(self, own: Any) -> np.ndarray:
+    def _of_all(self, part: Any) -> np.ndarray:
         """Return every node's, node axis first, from every rank's own."""
-        own = np.asarray(own)
-        padded = np.zeros((self._places.nodes, *own.shape[1:]), own.dtype)
-        padded[self._places.own] = own
+        part = np.asarray(part)
+        padded = np.zeros((self._places.nodes, *part.shape[1:]), part.dtype)
+        padded[self._places.own] = part
         return self._communicator.total(padded)
 
     def _mine(self, whole: Any) -> Any:

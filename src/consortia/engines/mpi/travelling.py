@@ -163,10 +163,10 @@ class TravellingRun(MPIRun):
         return Program.record(self.program, buffers, made, at[0], Window(0, 0, at[1], at[2], 0))
 
     def _visited(
-        self, carry: Carry, drawn: PhaseRandomness, place: Array, arrays: SiteArrays
+        self, carry: Carry, drawn: PhaseRandomness, visit: Array, arrays: SiteArrays
     ) -> Carry:
-        """Do one visit; ``place``: offset in the block, chain, own node; int32 (3,)."""
-        offset, chain, node = place
+        """Do one visit; ``visit``: offset in the block, chain, own node; int32 (3,)."""
+        offset, chain, node = visit
         here = jax.tree.map(lambda leaf: leaf[offset], drawn)
         inbox = jax.tree.map(lambda leaf: self._of(leaf, chain), carry.inbox)
         number = node + int(self._places.own[0])

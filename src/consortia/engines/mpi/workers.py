@@ -41,13 +41,13 @@ class AsyncKernels:
         chains: of each server.
     """
 
-    def __init__(self, own: Iteration, server: int, mailbox: Mailbox) -> None:
-        (phase,) = own.algorithm.phases
+    def __init__(self, iteration: Iteration, server: int, mailbox: Mailbox) -> None:
+        (phase,) = iteration.algorithm.phases
         if phase.local is None or phase.hub is None:
             raise TypeError("a phase with a Mailbox needs a local function and a hub")
         self._phase: Phase = phase
-        self._own, self._server, self._mailbox = own, server, mailbox
-        self.chains = own.layout.chains
+        self._own, self._server, self._mailbox = iteration, server, mailbox
+        self.chains = iteration.layout.chains
 
     def keys(self, base: np.ndarray, worker: int) -> PhaseKeys:
         """Return the keys of this server's chains, of what is private those of one worker."""

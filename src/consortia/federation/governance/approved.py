@@ -30,7 +30,7 @@ def keep_study(folder: Path, study: Study, fingerprint: str) -> None:
     if has_code or study.path is None or not study.path.is_file() or kept.exists():
         return
     kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(kept, [study.path.read_bytes()], own=True)
+    replace_file(kept, [study.path.read_bytes()], private=True)
 
 
 def answered_before(folder: Path, study: str) -> list[Study]:

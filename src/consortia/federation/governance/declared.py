@@ -50,7 +50,7 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
         if key not in targets:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
-                model = studied.of_copies(names[index]).build(own=files).model
+                model = studied.of_copies(names[index]).build(files=files).model
             parameters = starting_parameters(model, None, 0, 1)[0]
             targets[key] = Target(model, parameters)
         rounds, dimension = studied.run.warmup + studied.run.rounds, targets[key].dimension

@@ -125,18 +125,18 @@ def sentences(
     return pairs
 
 
-def _after(study: Study, one: Study) -> str:
+def _after(study: Study, part: Study) -> str:
     """State the purpose of a study that is run after another."""
-    name = one.method.name
-    if one.imputation is not None:
+    name = part.method.name
+    if part.imputation is not None:
         return (
             f"if values are missing at a site, {len(study.imputed)} runs of the same model, each "
             f"with missing values drawn anew there, by {name}; in each"
         )
-    if one.model != study.model:
-        return f"{_model(one)} It is compared with the one above, by a run of {name} too"
+    if part.model != study.model:
+        return f"{_model(part)} It is compared with the one above, by a run of {name} too"
     text = f"another run of the same model on your rows, by {name}, {AFTER[name]}"
-    return text if one.compare is None else f"{text}; and one of the other model, to compare them"
+    return text if part.compare is None else f"{text}; and one of the other model, to compare them"
 
 
 def _data(study: Study) -> str:
@@ -275,7 +275,7 @@ def _of_a_patient(
     texts = [
         "No row leaves you, but all that leaves is computed from your rows"
         + (", and the server sees all of it. " if alone else ". ")
-        + "What a row has in common with few others, or with none, is what shows."
+        + "What a row has in common with few others, or with none, can show."
     ]
     noise = float(parameters.get("gradient_noise") or 0)
     private = parameters.get("momentum_correlation")

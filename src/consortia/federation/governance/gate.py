@@ -210,11 +210,11 @@ class Gate:
                 details = {"data": facts.data, "values": str(values)}
                 self._ledger.append("held", run=run, site=self.site, details=details)
 
-    def place(self, place: Place, *, again: bool) -> None:
+    def place(self, where: Place, *, again: bool) -> None:
         """Check where rows would be looked at, before they are.
 
         Args:
-            place: in standard deviations of the prior, and how many numbers an answer would hold.
+            where: in standard deviations of the prior, and how many numbers an answer would hold.
             again: the question was answered before, so that the chain has not moved.
 
         Raises:
@@ -223,17 +223,17 @@ class Gate:
                 declares.
         """
         policy, rules = self.policy, []
-        if policy.maximum_points is not None and place.points > policy.maximum_points:
-            text = f"{place.points} positions, more than {policy.maximum_points}"
+        if policy.maximum_points is not None and where.points > policy.maximum_points:
+            text = f"{where.points} positions, more than {policy.maximum_points}"
             rules.append(("maximum_points", text))
         if not again:
-            rules += self._too_many_numbers(place.numbers)
-        if place.declared is not None and place.numbers > place.declared:
-            text = f"the answer would hold {place.numbers} numbers that depend on rows, more than "
-            rules.append(("messages", f"{text}the {place.declared} that the method declares"))
+            rules += self._too_many_numbers(where.numbers)
+        if where.declared is not None and where.numbers > where.declared:
+            text = f"the answer would hold {where.numbers} numbers that depend on rows, more than "
+            rules.append(("messages", f"{text}the {where.declared} that the method declares"))
         for rule, distance, most in (
-            ("maximum_position", place.farthest, policy.maximum_position),
-            ("maximum_step", 0.0 if again else place.moved, policy.maximum_step),
+            ("maximum_position", where.farthest, policy.maximum_position),
+            ("maximum_step", 0.0 if again else where.moved, policy.maximum_step),
         ):
             if not distance <= most:
                 text = f"{distance:.4g} standard deviations of the prior, more than {most:g}"
@@ -368,7 +368,7 @@ class Gate:
         folder, run = self._folder, self.terms.run
         where = "" if question is None else question.place
         tells = TOLD if self.policy.tell_refusals else ()
-        more: dict[str, Any] = {"wrap": wrap, "place": where, "tells": tells}
+        more: dict[str, Any] = {"wrap": wrap, "label": where, "tells": tells}
         return refusal(error, folder=folder, site=self.site, run=run, **more)
 
     def _answers(self, question: Question) -> Mapping[str, str]:
@@ -499,7 +499,7 @@ def refusal(
     site: str,
     run: str,
     wrap: Wrap = str.encode,
-    place: str = "",
+    label: str = "",
     tells: Sequence[str] = (),
 ) -> bytes:
     """Return the part of an error that may leave, also where no gate could be opened.
@@ -515,7 +515,7 @@ def refusal(
         site: its name.
         run: the run.
         wrap: makes a message of the refusal; it is the message that the ledger counts.
-        place: where in the run the question stood.
+        label: where in the run the question stood.
         tells: rules that depend on rows and are named all the same.
 
     Raises:
@@ -535,7 +535,7 @@ def refusal(
         named = [rule for rule in error.rules if rule in tells or not error.of_rows]
         rules = f" ({', '.join(named)})" if named else ""
     payload = wrap(f"{phrase}{rules}; the site has the details under number {number}")
-    details = {"number": number} | ({"place": place} if place else {})
+    details = {"number": number} | ({"place": label} if label else {})
     if by_rows:
         details[BY_ROWS] = "rows"
     text = "".join(traceback.format_exception(error))

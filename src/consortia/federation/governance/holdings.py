@@ -81,7 +81,7 @@ class Holdings:
         written = io.BytesIO()
         np.savez(written, **rows._asdict())
         path = self._folder / f"{data}-{secrets.token_hex(4)}.npz"
-        replace_file(path, [written.getvalue()], own=True)
+        replace_file(path, [written.getvalue()], private=True)
 
     def _held(self) -> Iterator[tuple[str, RowDigests]]:
         for path in sorted(self._folder.glob("*.npz")):
@@ -90,14 +90,14 @@ class Holdings:
             yield path.stem.partition("-")[0], RowDigests(**parts)
 
 
-def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
+def rows_changed(left: RowDigests, other: RowDigests) -> int | None:
     """Count the rows that are in one set only; None where the sets are of different data.
 
     It is the smallest such number over all columns that both have, and over all but one of them,
     where these tell rows apart about as well as all columns do.
     """
-    both = one, other
-    pairs = np.reshape(_same_columns(one, other), (-1, 2)).astype(int)
+    both = left, other
+    pairs = np.reshape(_same_columns(left, other), (-1, 2)).astype(int)
     mixed = [_mixed(rows.cells[:, pairs[:, side]]) for side, rows in enumerate(both)]
     totals = [values.sum(axis=1, dtype=np.uint64) for values in mixed]
     needed = [MOST_OF * _distinct(_mixed(rows.cells).sum(axis=1, dtype=np.uint64)) for rows in both]
@@ -112,7 +112,7 @@ def rows_changed(one: RowDigests, other: RowDigests) -> int | None:
             continue
         same = _in_both(*hashes)
         if same > MOST_OF * smaller:
-            counts.append(len(one.cells) + len(other.cells) - 2 * same)
+            counts.append(len(left.cells) + len(other.cells) - 2 * same)
     changes = [changed for changed in counts if changed]
     return min(changes, default=0) if counts and counts[0] else min(counts, default=None)
 
@@ -177,14 +177,14 @@ def _labels(rows: RowDigests) -> np.ndarray:
     return np.stack([hashes, repeated], axis=1)
 
 
-def values_changed(one: RowDigests, other: RowDigests) -> list[int]:
+def values_changed(left: RowDigests, other: RowDigests) -> list[int]:
     """Return in how many rows each value is taken for another in one of two studies only.
 
     Columns that only one of the two uses are left out.
     """
-    both = np.intersect1d(one.used, other.used)
+    both = np.intersect1d(left.used, other.used)
     changes = []
-    for here, there in ((one, other), (other, one)):
+    for here, there in ((left, other), (other, left)):
         known = set(map(tuple, there.changes.tolist()))
         for change, rows in zip(here.changes.tolist(), here.touched.tolist(), strict=True):
             if rows and change[0] in both and tuple(change) not in known:
@@ -197,13 +197,13 @@ def _is_known(rows: RowDigests, held: RowDigests) -> bool:
     return rows_changed(rows, held) == 0 and all(same)
 
 
-def _same_columns(one: RowDigests, other: RowDigests) -> list[tuple[int, int]]:
+def _same_columns(left: RowDigests, other: RowDigests) -> list[tuple[int, int]]:
     """Return the indices of columns that two sets of rows have in common."""
-    smaller, pairs = min(len(one.cells), len(other.cells)), []
+    smaller, pairs = min(len(left.cells), len(other.cells)), []
     free = set(range(len(other.names)))
     by_name = {name: index for index, name in enumerate(other.names.tolist())}
-    for index, name in enumerate(one.names.tolist()):
-        values = one.cells[:, index]
+    for index, name in enumerate(left.names.tolist()):
+        values = left.cells[:, index]
         tells_rows = _distinct(values) > MOST_OF * len(values)
         named = [by_name[name]] if name in by_name else []
         for candidate in (*named, *(sorted(free) if tells_rows else ())):
@@ -219,9 +219,9 @@ def _distinct(values: np.ndarray) -> int:
     return len(np.unique(values))
 
 
-def _in_both(one: np.ndarray, other: np.ndarray) -> int:
+def _in_both(left: np.ndarray, other: np.ndarray) -> int:
     """Count the values that two arrays have in common, each as often as both have it."""
-    values, counts = np.unique(one, return_counts=True)
+    values, counts = np.unique(left, return_counts=True)
     others, of_others = np.unique(other, return_counts=True)
     _, here, there = np.intersect1d(values, others, assume_unique=True, return_indices=True)
     return int(np.minimum(counts[here], of_others[there]).sum())

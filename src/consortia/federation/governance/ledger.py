@@ -238,9 +238,9 @@ class Ledger:
             self._take(entry)
             self._offset += len(line) + 1
             head = f"{entry.index} {entry.hash}\n".encode()
-            replace_file(_head_of(self.path), [head], own=True)
+            replace_file(_head_of(self.path), [head], private=True)
             self._witness.parent.mkdir(exist_ok=True, mode=0o700)
-            replace_file(self._witness, [head], own=True)
+            replace_file(self._witness, [head], private=True)
             return entry
 
     # --- under the lock --------------------------------------------------------------------------

@@ -120,9 +120,8 @@ class Policy(BaseModel):
     )
     own_levels: bool = Field(
         True,
-        description="false: no study of a formula in which what this site adds of its own, its "
-        "level or slopes, is a parameter of the run, of which the server has draws; with "
-        "integrate = true it is not",
+        description="false: no study of a formula in which this site's own level or slopes are "
+        "parameters of the run, of which the server has draws; with integrate = true they are not",
     )
     minimum_batch: int | None = Field(
         None,
@@ -162,8 +161,8 @@ class Policy(BaseModel):
         1,
         ge=1,
         description="different questions that are answered at one place of a run (stage, "
-        "iteration, phase, repetition); a question that is sent again has its answer again. Runs "
-        "that go on without a site and are resumed need 2",
+        "iteration, phase, repetition); a question that is sent again has its answer "
+        "again. Runs that continue without a site and are resumed need 2",
     )
     tell_refusals: bool = Field(
         False,
@@ -432,16 +431,16 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
     return policy
 
 
-def forbidden(what: str, found: list[tuple[str, str]], *, of_rows: bool = False) -> PolicyError:
+def forbidden(what: str, broken: list[tuple[str, str]], *, of_rows: bool = False) -> PolicyError:
     """Return the error of what a policy forbids, with (key, reason) of each rule.
 
     ``of_rows``: it depends on rows, so that not even the keys may leave the site.
     """
-    reasons = "; ".join(f"{rule}: {reason}" for rule, reason in found)
+    reasons = "; ".join(f"{rule}: {reason}" for rule, reason in broken)
     return PolicyError(
         f"the site's policy forbids {what}: {reasons}. Only who is responsible for the site may "
         "change the policy.",
-        rules=tuple(rule for rule, _ in found),
+        rules=tuple(rule for rule, _ in broken),
         of_rows=of_rows,
     )
 

@@ -95,17 +95,17 @@ class AskingGate(Gate):
             self._ask(Shown(self._study.path, [], self._folder, self.site))
         return again
 
-    def place(self, place: Place, *, again: bool) -> None:
+    def place(self, where: Place, *, again: bool) -> None:
         """Check where rows would be looked at; ask a person about the query."""
-        super().place(place, again=again)
+        super().place(where, again=again)
         name = str(self.request.values.get("function"))
-        methods = (one.method for one in (self._study, *self._study.besides))
-        functions = [one.functions for one in methods if isinstance(one, Conversation)]
-        describes = next(one[name].describes for one in functions if name in one)
+        methods = (study.method for study in (self._study, *self._study.besides))
+        functions = [method.functions for method in methods if isinstance(method, Conversation)]
+        describes = next(known[name].describes for known in functions if name in known)
         lines = [
             f"The coordinator asks for {name.replace('_', ' ')}: {describes}",
-            f"{place.numbers:,} numbers that depend on your rows would leave; your rows are looked "
-            f"at at {place.points:,} values of the parameters.",
+            f"{where.numbers:,} numbers that depend on your rows would leave; your rows are looked "
+            f"at at {where.points:,} values of the parameters.",
         ]
         if again:
             lines.append("The same was answered before: the same numbers would leave again.")
@@ -114,7 +114,7 @@ class AskingGate(Gate):
     def release(self, leaving: Leaving) -> bytes:
         """Return the message, when it may leave, and note what is in it."""
         data = super().release(leaving)
-        numbers = sum(array.size for array in leaving.arrays.values()) + leaving.beside
+        numbers = sum(array.size for array in leaving.arrays.values()) + leaving.plain_numbers
         text = f"{leaving.question.message}: {numbers:,} numbers, {len(data):,} bytes"
         if leaving.statement is not None:
             text += f"; all answers so far settle {leaving.statement}"
@@ -225,8 +225,8 @@ def _replies(
         return gates[-1]
 
     sites: dict[str, MessageSite] = {}
-    for one in (study, *study.besides):
-        site = site_of(one, node, {"x64": opened["x64"]}, made=asking)
+    for part in (study, *study.besides):
+        site = site_of(part, node, {"x64": opened["x64"]}, made=asking)
         sites[site.study] = site
     for request, message in zip(requests, letter.messages, strict=True):
         for gate in gates:
@@ -236,7 +236,7 @@ def _replies(
         if decode(body_of(replies[-1])).kind == REFUSAL:
             break
     left = tuple(text for gate in gates for text in gate.left)
-    refused = next((one.error for one in sites.values() if one.error is not None), None)
+    refused = next((answer.error for answer in sites.values() if answer.error is not None), None)
     return tuple(replies), left, refused
 
 
@@ -312,11 +312,11 @@ def _keep_study(letter: Letter, kept: Path) -> None:
     """Write the study that a first letter holds."""
     if letter.number == 1:
         kept.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_file(kept / STUDY, [_study_text(letter).encode()], own=True)
+        replace_file(kept / STUDY, [_study_text(letter).encode()], private=True)
 
 
 def _keep(path: Path, values: dict[str, Any]) -> None:
-    replace_file(path, [json.dumps(values, indent=1).encode()], own=True)
+    replace_file(path, [json.dumps(values, indent=1).encode()], private=True)
 
 
 def _check_ledger(letter: Letter, folder: Path) -> None:

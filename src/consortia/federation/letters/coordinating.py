@@ -69,7 +69,7 @@ def check_study(study: Study, carrier: str = "letters") -> None:
     """
     if not isinstance(study.method, Conversation):
         raise InputError(
-            f"{carrier}: {study.method.name} sends thousands of messages: take algorithm.name = "
+            f"{carrier}: {study.method.name} sends thousands of messages: set algorithm.name = "
             "'few_rounds', which usually sends four."
         )
     if study.data.files is None:
@@ -117,7 +117,7 @@ def open_study(
         raise StoreError(f"{folder} is not empty: give another folder, or `consortia letter next`.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     secret_of(folder)
-    replace_file(folder / STUDY, [path.read_bytes()], own=True)
+    replace_file(folder / STUDY, [path.read_bytes()], private=True)
     state = {
         "format": FORMAT_VERSION,
         "run": secrets.token_hex(16),
@@ -127,7 +127,7 @@ def open_study(
         "keys": "" if keys is None else str(keys.resolve()),
         "sums": sums,
     }
-    replace_file(folder / STATE, [json.dumps(state, indent=1).encode()], own=True)
+    replace_file(folder / STATE, [json.dumps(state, indent=1).encode()], private=True)
 
 
 def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> dict[str, list[str]]:
@@ -187,7 +187,7 @@ class Coordinator:
         if terms_of(self.study).study != self._state["study"]:
             raise StoreError(
                 f"{folder / STUDY} is another study than the letters are about: put the file back, "
-                "or open the study anew."
+                "or open the study again."
             )
 
     def proceed(self, more: Iterable[Path] = (), again: Iterable[str] = ()) -> Progress:
@@ -270,10 +270,10 @@ class Coordinator:
         return known
 
 
-def _collect(post: Post, more: Iterable[Path], found: Progress) -> None:
+def _collect(post: Post, more: Iterable[Path], progress: Progress) -> None:
     """Accept all that can be; name the reason of each file that cannot."""
     seen: dict[bytes, Path] = {}
-    found.refused.clear()
+    progress.refused.clear()
     for path in post.arrivals(more):
         try:
             taken = post.accept(path)
@@ -282,10 +282,10 @@ def _collect(post: Post, more: Iterable[Path], found: Progress) -> None:
                 raise LetterError(f"it is a double of {seen[content].name}")
             seen[content] = path
         except LetterError as error:
-            found.refused[path] = str(error)
+            progress.refused[path] = str(error)
             continue
         if taken is not None:
-            found.accepted.append(taken)
+            progress.accepted.append(taken)
 
 
 def _state_of(folder: Path) -> dict[str, Any]:

@@ -106,13 +106,13 @@ def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading
             answers.append(sent.reshape(chains, -1)[: len(part)].astype(float))
         return np.concatenate(answers)
 
-    found: list[np.ndarray] = []
+    recovered: list[np.ndarray] = []
     ends = (float(x[:, 0].min()) - 1, float(x[:, 0].max()) + 1)
     refused = ""
     try:
         by_cuts(
             gradients,
-            found,
+            recovered,
             features=x.shape[1],
             weight=weight,
             precision=precision,
@@ -121,7 +121,7 @@ def lying_server(stage: Stage, name: str, built: Built, steep: float) -> Reading
         )
     except Refused as error:
         refused = str(error)
-    return Reading(rows_read(np.array(found), x), asked, refused)
+    return Reading(rows_read(np.array(recovered), x), asked, refused)
 
 
 def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
@@ -152,15 +152,15 @@ def lying_queries(stage: Stage, name: str, built: Built) -> Reading:
             break
     else:
         asked += 1
-    found = settled_rows(stage, name)
-    return Reading(int(found[-1].split()[0]) if found else 0, asked, refused)
+    settled = settled_rows(stage, name)
+    return Reading(int(settled[-1].split()[0]) if settled else 0, asked, refused)
 
 
 def settled_rows(stage: Stage, name: str) -> list[str]:
     """Read from a site's ledger the number of rows settled at each answer."""
     ledger = stage.folder / name / LEDGER
     entries = verify(ledger).entries if ledger.exists() else ()
-    return [one.details[SETTLED] for one in entries if SETTLED in one.details]
+    return [entry.details[SETTLED] for entry in entries if SETTLED in entry.details]
 
 
 def looking_server(stage: Stage, name: str, built: Built) -> Reading:

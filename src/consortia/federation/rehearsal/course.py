@@ -126,7 +126,7 @@ def rehearsed(
         text = Path(policy).read_text(encoding="utf-8")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        built = loaded.of_copies(name).build(own=dict.fromkeys(range(len(names)), file))
+        built = loaded.of_copies(name).build(files=dict.fromkeys(range(len(names)), file))
     yield _count(loaded, built, file, names.index(name))
     with tempfile.TemporaryDirectory() as folder:
         more = before, text, Path(folder), policy is not None
@@ -324,7 +324,7 @@ def _lying(on: Rehearsal) -> Finding:
         return Finding(
             attack,
             "not tried: it reads rows of logistic regression with an intercept from gradients "
-            "that are sent as they are (debias = true without gradient_noise).",
+            "that are sent unchanged (debias = true without gradient_noise).",
             {},
             known=False,
         )
@@ -354,7 +354,7 @@ def _lying(on: Rehearsal) -> Finding:
 
 
 def _looking(on: Rehearsal) -> Finding:
-    attack = "a server that only looks"
+    attack = "a server that only observes"
     if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
         return Finding(
             attack,
@@ -370,10 +370,10 @@ def _looking(on: Rehearsal) -> Finding:
     secret = attacks.looking_server(on.stage("secret", on.policy), on.name, on.built)
     return Finding(
         attack,
-        f"where row numbers follow from the seed it guesses a feature with a median error of "
+        "where row numbers follow from the seed it guesses a feature with a median error of "
         f"{known.error:.2g} and reads {known.rows} of {len(x)} patients; with row numbers that "
-        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Who "
-        f"always guesses the median is wrong by {guess:.2g}.",
+        f"only the site knows the error is {secret.error:.2g} and it reads {secret.rows}. Always "
+        f"guessing the median is wrong by {guess:.2g}.",
         {
             "rows": len(x),
             "error_before": known.error,
@@ -391,7 +391,7 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     if built.model.site_log_likelihood is not None:
         text = (
             "not tried: levels are integrated out, and no row has a likelihood of its own given "
-            "the draws. Who knows all other patients and has the draws may find out who took part."
+            "the draws. Whoever has the draws and all other patients may find out who took part."
         )
         return Finding(attack, text, {}, known=False)
     run = study.run_options | {"keep": "draws"}
@@ -414,14 +414,13 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     chance, even = found_out(likelihoods, effective), most_draws(likelihoods)
     return Finding(
         attack,
-        f"who knows all other patients and has the {effective:.0f} effective draws finds out with "
-        f"{100 * FALSE_ALARMS:g} % false alarms whether a patient took part: the median patient "
-        f"with probability {np.median(chance):.2f}, the most exposed with {chance.max():.2f} "
-        f"(guessing: {FALSE_ALARMS:g}). This is the strongest test there is, of somebody who has "
-        "every row but one, and it concerns the result, whatever the sites send: with enough "
-        "draws anyone is found out. It is .5 for the most exposed with "
-        f"{even:,.1f} effective draws; means and intervals tell at most what the draws tell that "
-        "they are of. Copies of your file stood for the other sites.",
+        f"worst case: somebody who knows every other patient and has the {effective:.0f} effective "
+        f"draws. At {100 * FALSE_ALARMS:g} % false alarms they detect a typical patient's "
+        f"participation with probability {np.median(chance):.2f}, the most exposed patient's with "
+        f"{chance.max():.2f} (guessing: {FALSE_ALARMS:g}). No test is stronger; it concerns the "
+        "result, whatever the sites send: with enough draws anybody is detected. The probability "
+        f"is 0.5 for the most exposed with {even:,.1f} effective draws; means and intervals reveal "
+        "at most what the draws reveal. Copies of your file stood for the other sites.",
         {
             "draws": effective,
             "median": float(np.median(chance)),

@@ -35,7 +35,7 @@ def rows_read(read: np.ndarray, rows: np.ndarray) -> int:
 
 def by_cuts(
     gradients: Gradients,
-    found: list[np.ndarray],
+    recovered: list[np.ndarray],
     *,
     features: int,
     weight: float,
@@ -43,7 +43,7 @@ def by_cuts(
     steep: float,
     ends: tuple[float, float],
 ) -> None:
-    """Add to ``found`` the features of rows, from gradients at steep positions.
+    """Add to ``recovered`` the features of rows, from gradients at steep positions.
 
     At θ = S (1, 0, ..., 0, −c) the likelihood is a step at c along the first feature: the gradient
     sums the rows beyond it, and the difference of two cuts holds those between. The cuts are
@@ -51,7 +51,7 @@ def by_cuts(
 
     Args:
         gradients: asks the site; what it raises ends the reading.
-        found: rows, (features,) each.
+        recovered: rows, (features,) each.
         features: of a row.
         weight: w_c.
         precision: of the prior, of each parameter.
@@ -74,7 +74,7 @@ def by_cuts(
             for a, b, lower, other in ((low, cut, left, at), (cut, high, at, right)):
                 count = round(float((lower - other)[-1]))
                 if count == 1:
-                    found.append((lower - other)[:-1])
+                    recovered.append((lower - other)[:-1])
                 elif count > 1 and b - a > NARROWEST:
                     halves.append((a, b, lower, other))
         waiting = halves

@@ -71,14 +71,14 @@ def from_equinox(
     parts = jax.tree.leaves(example, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
     if any(isinstance(leaf, eqx.nn.StateIndex) for leaf in parts):
         raise InputError(
-            f"{SOURCE}: the module keeps a state, as batch normalisation does: "
-            "a row's likelihood would depend on the other rows. Take LayerNorm or GroupNorm."
+            f"{SOURCE}: the module keeps a state, as batch normalisation does: a row's likelihood "
+            "would depend on the other rows. Use LayerNorm or GroupNorm."
         )
     dropouts = jax.tree.leaves(example, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.Dropout))
     if any(isinstance(leaf, eqx.nn.Dropout) and not leaf.inference for leaf in dropouts):
         raise InputError(
             f"{SOURCE}: the module has a Dropout, which draws random numbers: leave it out; the "
-            "spread of the posterior stands in its place."
+            "spread of the posterior replaces it."
         )
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
 

@@ -26,12 +26,12 @@ SOURCE = "from_flax"
 
 BATCH_STATISTICS = (
     f"{SOURCE}: the module keeps statistics of batches ({{}}): with batch normalisation a row's "
-    "likelihood depends on the other rows, and a site's on its minibatch. Take LayerNorm or "
+    "likelihood depends on the other rows, and a site's on its minibatch. Use LayerNorm or "
     "GroupNorm."
 )
 DROPOUT = (
     f"{SOURCE}: the module draws random numbers ({{}}), as Dropout does: leave it out; the spread "
-    "of the posterior stands in its place."
+    "of the posterior replaces it."
 )
 
 
@@ -142,7 +142,7 @@ def _nnx(module: Any) -> Network:
     if random_states:
         raise InputError(DROPOUT.format(random_states))
     if others:
-        raise InputError(f"{SOURCE}: the module has a state besides its weights: {others}.")
+        raise InputError(f"{SOURCE}: the module has a state in addition to its weights: {others}.")
     structure = nnx.to_pure_dict(nnx.state(example, nnx.Param))
 
     def outputs(weights: Mapping[str, Array], x: Array) -> Array:

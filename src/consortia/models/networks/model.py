@@ -44,7 +44,7 @@ def network_model(
     for name, shape in shapes.items():
         if not jnp.issubdtype(shape.dtype, jnp.floating):
             raise InputError(f"{network.source}: the weight {name!r} is of type {shape.dtype}.")
-    likelihood_parameters = judged.beside
+    likelihood_parameters = judged.extra
     log_prior = log_prior_of(
         prior, {name: weight.shape for name, weight in shapes.items()}, network.fan_in
     )

@@ -25,7 +25,7 @@ class Likelihood(NamedTuple):
     predict: Callable[[Array, dict[str, Array]], Array] | None
     wrong: Callable[[np.ndarray, int], str | None]  # what is wrong with targets, or None
     width: int | None  # numbers that the network returns for each row; None: one for each class
-    beside: tuple[str, ...] = ()  # starting values of parameters beside the network, by name
+    extra: tuple[str, ...] = ()  # starting values of parameters beside the network, by name
 
 
 def _fine(targets: np.ndarray, width: int) -> str | None:
@@ -41,17 +41,17 @@ def _one(outputs: Array) -> Array:
     return outputs.reshape(outputs.shape[0])
 
 
-def _gaussian(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
-    z = (jnp.asarray(targets).astype(outputs.dtype) - _one(outputs)) / jnp.exp(beside[SIGMA])
-    return -0.5 * z**2 - beside[SIGMA] - 0.5 * math.log(2 * math.pi)
+def _gaussian(outputs: Array, targets: Any, extra: dict[str, Array]) -> Array:
+    z = (jnp.asarray(targets).astype(outputs.dtype) - _one(outputs)) / jnp.exp(extra[SIGMA])
+    return -0.5 * z**2 - extra[SIGMA] - 0.5 * math.log(2 * math.pi)
 
 
-def _bernoulli(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+def _bernoulli(outputs: Array, targets: Any, extra: dict[str, Array]) -> Array:
     y = jnp.asarray(targets).astype(outputs.dtype)
     return -jax.nn.softplus((1 - 2 * y) * _one(outputs))
 
 
-def _poisson(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+def _poisson(outputs: Array, targets: Any, extra: dict[str, Array]) -> Array:
     y = jnp.asarray(targets).astype(outputs.dtype)
     return y * _one(outputs) - jnp.exp(_one(outputs)) - gammaln(y + 1)
 
@@ -61,21 +61,21 @@ SIGMA = "log_sigma"
 
 LIKELIHOODS = {
     "categorical": Likelihood(
-        lambda outputs, targets, beside: log_class_probability(outputs, targets),
-        lambda outputs, beside: jax.nn.softmax(outputs, axis=-1),
+        lambda outputs, targets, extra: log_class_probability(outputs, targets),
+        lambda outputs, extra: jax.nn.softmax(outputs, axis=-1),
         wrong_labels,
         None,
     ),
     "bernoulli": Likelihood(
         _bernoulli,
-        lambda outputs, beside: two_classes(_one(outputs)),
+        lambda outputs, extra: two_classes(_one(outputs)),
         lambda targets, width: wrong_labels(targets, 2),
         1,
     ),
     "gaussian": Likelihood(
-        _gaussian, lambda outputs, beside: _one(outputs), _fine, 1, beside=(SIGMA,)
+        _gaussian, lambda outputs, extra: _one(outputs), _fine, 1, extra=(SIGMA,)
     ),
-    "poisson": Likelihood(_poisson, lambda outputs, beside: jnp.exp(_one(outputs)), _whole, 1),
+    "poisson": Likelihood(_poisson, lambda outputs, extra: jnp.exp(_one(outputs)), _whole, 1),
 }
 """Likelihoods by name: of scores, of log-odds, of a mean, of a log-rate."""
 
@@ -88,7 +88,7 @@ def likelihood_of(asked: Any) -> Likelihood:
     """
     if callable(asked):
 
-        def log_density(outputs: Array, targets: Any, beside: dict[str, Array]) -> Array:
+        def log_density(outputs: Array, targets: Any, extra: dict[str, Array]) -> Array:
             return jnp.asarray(asked(outputs, targets))
 
         return Likelihood(log_density, None, _fine, None)
@@ -96,5 +96,5 @@ def likelihood_of(asked: Any) -> Likelihood:
         raise InputError(
             f"likelihood is {asked!r}: {unknown(str(asked), LIKELIHOODS)}; or give a function of "
             "outputs and targets that returns (rows,)."
-        )
+        ).at("likelihood")
     return LIKELIHOODS[asked]

@@ -104,11 +104,11 @@ def _check(module: Any) -> None:
         if isinstance(part, torch.nn.modules.batchnorm._NormBase) and part.track_running_stats:
             raise InputError(
                 f"{SOURCE}: {name or 'the module'} is a {type(part).__name__}, which keeps "
-                "statistics of batches: a row's likelihood would depend on the other rows. Take "
+                "statistics of batches: a row's likelihood would depend on the other rows. Use "
                 "LayerNorm or GroupNorm."
             )
         if isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.p > 0:
             raise InputError(
                 f"{SOURCE}: {name or 'the module'} is a {type(part).__name__}, which draws random "
-                "numbers: leave it out; the spread of the posterior stands in its place."
+                "numbers: leave it out; the spread of the posterior replaces it."
             )

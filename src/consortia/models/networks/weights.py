@@ -10,7 +10,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models._shared import Array
 from consortia.models.regression.priors import Prior, read_prior
 
@@ -39,12 +39,12 @@ def log_prior_of(prior: Any, shapes: Mapping[str, tuple[int, ...]], fan_in: FanI
     for pattern, words in patterns.items():
         fits = [name for name in shapes if fnmatchcase(name, pattern)]
         if not fits:
-            raise InputError(f"prior: {pattern!r} fits none of the weights: {', '.join(shapes)}.")
+            raise wrong("prior", f": {pattern!r} fits none of the weights: {', '.join(shapes)}.")
         for name in fits:
             priors.setdefault(name, _read(pattern, words, shapes[name], fan_in))
     without = [name for name in shapes if name not in priors]
     if without:
-        raise InputError(f"prior: {', '.join(without)} have none: give one of '*', too.")
+        raise wrong("prior", f": {', '.join(without)} have none: give one of '*', too.")
 
     def log_prior(weights: Mapping[str, Array]) -> Array:
         parts = [jnp.sum(priors[name].log_density(weights[name])) for name in sorted(priors)]

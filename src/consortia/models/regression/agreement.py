@@ -14,7 +14,7 @@ from consortia.data.columns import Guess, TableFacts
 from consortia.data.mending import joined, key, mend
 from consortia.data.mending import text as toml
 from consortia.data.preparation import Moments, moments_of_all
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import (
     EVENT,
@@ -75,9 +75,9 @@ def _of_weights(question: Question) -> str:
     if question.samples:
         return (
             f"weights {text} are those of a sample, divided by their mean over all rows: "
-            "coefficients maximise the weighted log-likelihood with the priors, and the draws have "
-            "the spread of a sandwich, as if rows, or clusters of them, were drawn independently; "
-            "they are of no posterior"
+            "coefficients maximise the weighted log-likelihood with the priors, and the draws "
+            "have the spread of a sandwich, as if rows, or clusters of them, were drawn "
+            "independently; they are not from a posterior"
         )
     return (
         f"weights {text} are frequencies: they multiply the log-likelihood of rows, as if a row "
@@ -102,7 +102,7 @@ class Answers:
         for text, factor in factors.items():
             if factor.column in levels:
                 levels[factor.column] |= {
-                    site: one.levels[text] for site, one in self.facts.items() if text in one.levels
+                    site: f.levels[text] for site, f in self.facts.items() if text in f.levels
                 }
         return levels
 
@@ -154,13 +154,13 @@ class Answers:
         if (cluster := question.parsed.cluster) is not None:
             notes.append(
                 f"rows of one {cluster} are a cluster: the draws have the spread of a sandwich, as "
-                f"if each {cluster}, not each row, were drawn independently; they are of no "
+                f"if each {cluster}, not each row, were drawn independently; they are not from a "
                 "posterior"
             )
         if question.samples:
             units[WEIGHT] = self._unit(WEIGHT)
             if units[WEIGHT].mean <= 0:
-                raise InputError("weights: they are 0 in all rows of all sites.")
+                raise wrong("weights", ": they are 0 in all rows of all sites.")
         of_groups, doubted = self._groups_of_sites()
         notes = [*self._count_left_out(rows), *notes, *of_groups]
         if question.family.response == "time":
@@ -191,9 +191,7 @@ class Answers:
             (*doubted, *self._readings(levels, kinds)),
         )
         if not made.has_intercept and question.family.response == "ordered":
-            raise InputError(
-                "family 'ordinal' has thresholds in the place of an intercept: keep it."
-            )
+            raise wrong("family", " 'ordinal' has thresholds instead of an intercept: keep it.")
         return made
 
     def _moments(self, name: str) -> Moments | None:
@@ -205,7 +203,7 @@ class Answers:
         """Return the mean and the standard deviation of a column over all sites."""
         moments = self._moments(name)
         if moments is None:
-            raise InputError(f"{name} has no value at any site.")
+            raise wrong(name, " has no value at any site.")
         sd = float(moments.sd)
         return Unit(float(moments.centre), sd if sd > 0 else 1.0, moments.rows)
 
@@ -225,7 +223,7 @@ class Answers:
                 raise InputError(
                     f"levels: the column {factor.column!r} holds numbers; write C({text}) in the "
                     "formula for levels."
-                )
+                ).at("levels")
             plain, moments = self._unit(text), self._moments(text)
             if moments is not None and bool(moments.constant) and factor.kind != "smooth":
                 notes.append(
@@ -283,15 +281,15 @@ class Answers:
                 what = "words" if kinds[str(column)] == "text" else "True and False"
                 sentence = f"{column} holds {what}: {count} levels, each against {first!r}"
                 readings.append(Guess(str(column), sentence))
-        measured = {text: one.column for text, one in parsed.factors.items() if one.column}
+        measured = {text: factor.column for text, factor in parsed.factors.items() if factor.column}
         first_column = parsed.response[0].column
         if first_column is not None:
             measured[TIME if question.family.response == "time" else RESPONSE] = first_column
         of_columns = {
             column: {
-                site: Moments(*one.moments[text])
-                for site, one in self.facts.items()
-                if text in one.moments
+                site: Moments(*facts.moments[text])
+                for site, facts in self.facts.items()
+                if text in facts.moments
             }
             for text, column in measured.items()
         }
@@ -321,7 +319,7 @@ class Answers:
                 raise InputError(
                     f"formula: {group.text}: {len(labels)} groups are known at the sites; from 2 "
                     f"to {LEVELS_REFUSED} can be parameters of a run."
-                )
+                ).at("formula")
             labels_of[name] = labels
         return labels_of
 
@@ -341,7 +339,7 @@ class Answers:
                         "groups inside the sites are integrated out, and one kind can be"
                     )
                 continue
-            sizes = {site: one.groups.get(by, (0, ())) for site, one in self.facts.items()}
+            sizes = {site: facts.groups.get(by, (0, ())) for site, facts in self.facts.items()}
             counts = ", ".join(f"{site} {count or '?'}" for site, (count, _) in sizes.items())
             known = all(count for count, _ in sizes.values())
             total = sum(count for count, _ in sizes.values()) if known else "an unknown number of"
@@ -358,8 +356,8 @@ class Answers:
             if both:
                 raise InputError(
                     f"formula: {group.text}: {both} of the {len(seen)} labels of {by} are at more "
-                    f"than one site, and it is not said what that means. Write {ways}."
-                )
+                    f"than one site, and the formula does not say what that means. Write {ways}."
+                ).at("formula")
             if not seen:
                 remark = (
                     f"{by}: the labels of different sites were not compared, and are taken apart"
@@ -406,7 +404,7 @@ class Answers:
                 )
             somewhere = []
             for level in levels:
-                having = [s for s, one in self.facts.items() if level in one.levels.get(text, ())]
+                having = [s for s, f in self.facts.items() if level in f.levels.get(text, ())]
                 lacking = [site for site in self.facts if site not in having]
                 if len(having) == 1 and len(self.facts) > 2:
                     somewhere.append(f"{column} = {level!r} is at site {having[0]!r} only")
@@ -466,7 +464,7 @@ class Answers:
         site, (word, *_) = next(iter(only.items()))
         other = next((level for level in levels if level not in only[site]), word)
         line = mend(site, f"recode.{key(column)}", f"{toml(word)} = {toml(other)}")
-        return f"{alone}; make words for one thing one, as in {line}"
+        return f"{alone}; merge words for the same thing, as in {line}"
 
 
 def readings_of(tables: Mapping[str, TableFacts]) -> list[Guess]:
@@ -502,20 +500,20 @@ def _of_imputation(question: Question, imputed: Mapping[str, int]) -> list[str]:
         return []
     counts = ", ".join(f"{name} {count}" for name, count in imputed.items())
     notes = [
-        f"values that miss ({counts}) are drawn {question.imputations} times, each at its site "
-        f"given what is known there, with the seed {question.imputation_seed}"
+        f"missing values ({counts}) are drawn {question.imputations} times, each at its site given "
+        f"what is known there, with the seed {question.imputation_seed}"
     ]
     bent = [
         ":".join(term)
         for term in question.parsed.terms
-        for columns in [{one for text in term for one in question.parsed.factors[text].columns}]
+        for columns in [{c for text in term for c in question.parsed.factors[text].columns}]
         if columns & imputed.keys()
         and (len(term) > 1 or any(question.parsed.factors[text].is_curved for text in term))
     ]
     if bent:
         notes.append(
-            f"{', '.join(bent)}: the imputation knows neither products nor curves, which draws "
-            "their coefficients towards 0"
+            f"{', '.join(bent)}: the imputation ignores products and curves, which biases their "
+            "coefficients towards 0"
         )
     return notes
 
@@ -533,7 +531,7 @@ def against_reference(factor: Factor, levels: tuple[str, ...]) -> tuple[str, ...
         raise InputError(
             f"formula: {factor.text}: there is no level {reference!r}; there are "
             f"{', '.join(levels)}."
-        )
+        ).at("formula")
     return (reference, *(level for level in levels if level != reference))
 
 
@@ -541,11 +539,11 @@ def breaks_of(question: Question, given: Sequence[float] | None, mean: float) ->
     """Return the times of the hazard's changes: as given, or equal shares of a constant one."""
     if question.family.name != "piecewise_exponential":
         if given is not None:
-            raise InputError("breaks are for family='piecewise_exponential'.")
+            raise wrong("breaks", " are for family='piecewise_exponential'.")
         return ()
     if given is None:
         return tuple((-np.log1p(-np.arange(1, INTERVALS) / INTERVALS) * mean).tolist())
     cuts = tuple(float(value) for value in given)
     if not cuts or min(cuts) <= 0 or list(cuts) != sorted(set(cuts)):
-        raise InputError(f"breaks are {list(given)}: give times > 0 that increase.")
+        raise wrong("breaks", f" are {list(given)}: give times > 0 that increase.")
     return cuts

@@ -69,9 +69,9 @@ class Baseline(NamedTuple):
             if max(times) > end * ROUNDED:
                 of_stratum = f" of the stratum {words!r}" if words else ""
                 raise InputError(
-                    f"at: {where}{of_stratum}: follow-up ends at {end:g}, and nothing is known of "
-                    f"{max(times):g}: give earlier times."
-                )
+                    f"at: {where}{of_stratum}: follow-up ends at {end:g}, and nothing is known "
+                    f"about {max(times):g}: give earlier times."
+                ).at("at")
         return np.array([known[labels] for labels in wanted], int)
 
 

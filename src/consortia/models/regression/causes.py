@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.model import Regression
 from consortia.models.regression.prediction import chains_of, of_chains
 from consortia.models.regression.risk import incidences
@@ -45,14 +45,14 @@ def cumulative_incidence(
         ...                      {"age": [60]}, "oslo", at=[12, 60])  # doctest: +SKIP
     """
     if len(causes) < 2:
-        raise InputError("causes: give two or more, each a regression and the result of its run.")
+        raise wrong("causes", ": give two or more, each a regression and the result of its run.")
     models = [made for made, _ in causes.values()]
     trees = [tree for _, tree in causes.values()]
     for name, made in zip(causes, models, strict=True):
         try:
             wanted = made._times(at)
         except InputError as error:
-            raise InputError(f"causes: {name}: {error}") from error
+            raise wrong("causes", f": {name}: {error}") from error
     given = [
         made._prepared(tree, table, site, seed + number, new_groups=False)
         for number, (made, tree) in enumerate(causes.values())
@@ -61,7 +61,7 @@ def cumulative_incidence(
     grid = np.unique(np.concatenate([*times, wanted]))
     chains, counts = zip(*(chains_of(tree) for tree in trees), strict=True)
     if len(set(chains)) > 1:
-        raise InputError(f"causes: the runs have {chains} chains: run all with as many.")
+        raise wrong("causes", f": the runs have {chains} chains: run all with as many.")
     shown, parts = np.searchsorted(grid, wanted), []
     curves = [made._hazard_curves(rows, grid) for made, rows in zip(models, given, strict=True)]
     for hazards in zip(*curves, strict=True):

@@ -34,19 +34,19 @@ MOST_PERSONS = 50_000
 """Persons of a site whose responses are simulated one by one."""
 
 VARIANCES: dict[str, Callable[[np.ndarray, Own, np.ndarray], np.ndarray]] = {
-    "gaussian": lambda mean, own, trials: own["sigma"] ** 2 + 0 * mean,
-    "student": lambda mean, own, trials: _student(own["sigma"], own["nu"]) + 0 * mean,
-    "bernoulli": lambda mean, own, trials: mean * (1 - mean),
-    "binomial": lambda mean, own, trials: mean * (1 - mean / trials),
-    "poisson": lambda mean, own, trials: mean,
-    "negative_binomial": lambda mean, own, trials: mean + mean**2 / own["phi"],
-    "gamma": lambda mean, own, trials: mean**2 / own["shape"],
-    "lognormal": lambda mean, own, trials: mean**2 * np.expm1(own["sigma"] ** 2),
-    "zero_inflated_poisson": lambda mean, own, trials: mean * (1 + mean * own["zero_odds"]),
-    "zero_inflated_negative_binomial": lambda mean, own, trials: (
-        mean + mean**2 * ((1 + 1 / own["phi"]) * (1 + own["zero_odds"]) - 1)
+    "gaussian": lambda mean, aux, trials: aux["sigma"] ** 2 + 0 * mean,
+    "student": lambda mean, aux, trials: _student(aux["sigma"], aux["nu"]) + 0 * mean,
+    "bernoulli": lambda mean, aux, trials: mean * (1 - mean),
+    "binomial": lambda mean, aux, trials: mean * (1 - mean / trials),
+    "poisson": lambda mean, aux, trials: mean,
+    "negative_binomial": lambda mean, aux, trials: mean + mean**2 / aux["phi"],
+    "gamma": lambda mean, aux, trials: mean**2 / aux["shape"],
+    "lognormal": lambda mean, aux, trials: mean**2 * np.expm1(aux["sigma"] ** 2),
+    "zero_inflated_poisson": lambda mean, aux, trials: mean * (1 + mean * aux["zero_odds"]),
+    "zero_inflated_negative_binomial": lambda mean, aux, trials: (
+        mean + mean**2 * ((1 + 1 / aux["phi"]) * (1 + aux["zero_odds"]) - 1)
     ),
-    "beta": lambda mean, own, trials: mean * (1 - mean) / (1 + own["phi"]),
+    "beta": lambda mean, aux, trials: mean * (1 - mean) / (1 + aux["phi"]),
 }
 """Var(y | θ) of the families whose response is a number, from its mean, (draws, rows)."""
 
@@ -127,7 +127,7 @@ def of_persons(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def sums_of(
-    family: str, y: np.ndarray, simulated: np.ndarray, mean: np.ndarray, own: Own, trials: Any
+    family: str, y: np.ndarray, simulated: np.ndarray, mean: np.ndarray, aux: Own, trials: Any
 ) -> dict[str, list[Any]]:
     """Return the sums over a site's rows that leave it, as plain values.
 
@@ -136,10 +136,10 @@ def sums_of(
         y: the response, (rows,).
         simulated: in its place, (draws, rows).
         mean: of it given the parameters, (draws, rows).
-        own: the family's own parameters, (draws,) each.
+        aux: the auxiliary parameters of the family, (draws,) each.
         trials: of each row, of binomial.
     """
-    of_rows = {name: values[:, None] for name, values in own.items() if values.ndim == 1}
+    of_rows = {name: values[:, None] for name, values in aux.items() if values.ndim == 1}
     variance = VARIANCES[family](mean, of_rows, trials)
 
     def moments(values: np.ndarray) -> list[Any]:
@@ -158,19 +158,19 @@ def sums_of(
 def checked(sums: Mapping[str, Mapping[str, list[Any]]], level: float) -> PredictiveCheck:
     """Return the table from the sums of every site, by its name."""
     arrays = {
-        site: {key: np.asarray(values, float) for key, values in own.items()}
-        for site, own in sums.items()
+        site: {key: np.asarray(values, float) for key, values in moments.items()}
+        for site, moments in sums.items()
     }
     total = {
-        key: np.sum([own[key] for own in arrays.values()], axis=0)
+        key: np.sum([moments[key] for moments in arrays.values()], axis=0)
         for key in next(iter(arrays.values()))
     }
     lines = []
-    for site, own in {**arrays, ALL: total}.items():
-        rows = float(own["rows"][0])
-        seen, made = _statistics(own["observed"], rows), _statistics(own["simulated"], rows)
+    for site, moments in {**arrays, ALL: total}.items():
+        rows = float(moments["rows"][0])
+        seen, made = _statistics(moments["observed"], rows), _statistics(moments["simulated"], rows)
         for name, observed in seen.items():
-            if name == "zeros" and not own["observed"][2] and not own["simulated"][2].any():
+            if name == "zeros" and not moments["observed"][2] and not moments["simulated"][2].any():
                 continue
             if name == "sd" and rows < 2:
                 continue

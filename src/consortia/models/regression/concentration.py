@@ -4,7 +4,10 @@ Mean and spread of a column of many rows tell none of them. Those of a term such
 ``exp(-1e4*(age - 61)**2) * dose`` are of one patient, and the difference of those of two terms may
 be. So they leave in two digits, which is what a unit needs; and before those of expressions do,
 the site computes to first order how well all moments together tell each value, as it does of
-answers (`consortia.engines.messages.settled`).
+answers (`consortia.engines.messages.settled`). Where a term rises or falls with a value all the way
+around it, what counts is how far the moments move with a move of `NEAR`, up or down, whichever
+moves them less: the tangent of a logarithm near 0 would promise a precision that no value so far
+away has.
 """
 
 from __future__ import annotations
@@ -29,8 +32,12 @@ COARSE = 20
 EXACT = 1e-9
 """Relative error of moments that are not rounded."""
 
-STEP = 1e-6
-"""Step of a central difference, in standard deviations of a column."""
+STEP, STEPS = 1e-6, (0.7 * NEAR, NEAR)
+"""Step of a central difference, and moves of a value, in standard deviations of its column."""
+
+OUTSIDE = 1e12
+"""Slope where a value leaves a function's domain, more than of any that stays: the other way
+decides, if there is one."""
 
 
 def check_moments(question: Question, table: Table, site: str, least: int) -> None:
@@ -54,7 +61,9 @@ def check_moments(question: Question, table: Table, site: str, least: int) -> No
     cells = [name for name in sorted(columns) if _is_measured(kept, name)]
     if not cells or all(factor.column is not None for factor in factors):
         return  # mean and spread of columns, as in a table of descriptive statistics
-    told_by = np.concatenate([_told_by(factor, kept, cells, site) for factor in factors])
+    ways = np.concatenate([_told_by(factor, kept, cells, site) for factor in factors], axis=2)
+    less = np.linalg.norm(ways, axis=2).argmin(axis=0)
+    told_by = np.where(less[:, None] == 0, *ways).T
     _, sizes, span = np.linalg.svd(told_by, full_matrices=False)
     variance = 1 - sizes**2 / (1 + sizes**2) @ span**2
     known = np.unique(np.flatnonzero(variance < NEAR**2) % len(kept[cells[0]].values))
@@ -130,38 +139,47 @@ def _rarest(factor: Factor, kept: Table, site: str) -> float:
 
 
 def _told_by(factor: Factor, kept: Table, cells: list[str], site: str) -> np.ndarray:
-    """Return the derivatives of a factor's moments by all cells, in units of error, (2, cells)."""
-    where = f"site {site!r}"
-    inner = factor._replace(basis=None)
+    """Return slopes of a factor's moments by all cells in units of error, down and up."""
 
     def values(table: Table) -> np.ndarray:
-        numbers = inner.values(table, where)
+        numbers = factor.numbers(table, f"site {site!r}")
         if factor.basis is None:
             return numbers
         outside = factor.basis.outside(numbers)
-        return factor.basis.of(np.where(outside, inner.values(kept, where), numbers))
+        return factor.basis.of(np.where(outside, factor.numbers(kept, site), numbers))
 
-    here = values(kept)
-    away, parts = np.nan_to_num(here - np.nanmean(here)), []
-    sd = float(np.sqrt(np.mean(away**2))) or 1.0
+    missing = np.any([kept[name].missing for name in factor.columns], axis=0)
+    here = np.where(missing, np.nan, values(kept))
+    away = here - np.nanmean(here)
+    sd = float(np.sqrt(np.nanmean(away**2))) or 1.0
     errors = np.array([EXACT, EXACT])
     if _is_rounded(factor):
         digit = 10.0 ** (np.floor(np.log10(sd)) - 1)
         errors = np.array([1 / COARSE, 2 * digit / sd]) / np.sqrt(12)
     scales = errors * np.array([len(here) * sd, len(here) * sd**2])
+    parts = []
     for name in cells:
         column = kept[name]
         if name not in factor.columns:
-            parts.append(np.zeros((2, len(here))))
+            parts.append(np.zeros((2, len(here), 2)))
             continue
         unit = column.values[~column.missing].std()
-        ends = [
-            values({**kept, name: column._replace(values=column.values + sign * STEP * unit)})
-            for sign in (1, -1)
+        moves = np.array([-1.0, 1.0])[:, None] * (STEP, *STEPS)
+        moved = [
+            values({**kept, name: column._replace(values=column.values + move * unit)})
+            for move in moves.ravel()
         ]
-        slope = np.nan_to_num((ends[0] - ends[1]) / (2 * STEP))
-        parts.append(np.stack([slope, 2 * away * slope]))
-    return np.concatenate(parts, axis=1) / scales[:, None]
+        by = np.reshape(moved, (*moves.shape, -1)) - here
+        slopes = np.stack([by, by * (2 * away + by)], axis=3) / (moves[..., None, None] * scales)
+        tangent, chords = slopes[:, 0].mean(axis=0), slopes[:, 1:]
+        most = np.linalg.norm(chords, axis=3).argmax(axis=1)
+        chord = np.take_along_axis(chords, most[:, None, :, None], axis=1)[:, 0]
+        chord = np.where(np.isfinite(chord), chord, OUTSIDE)
+        line = np.diff([*by[0, ::-1], 0 * here, *by[1]], axis=0)  # NaN outside of a domain
+        turns = np.asarray((line > 0).any(axis=0) & (line < 0).any(axis=0))
+        made = np.where(turns[:, None], np.nan_to_num(tangent), chord)
+        parts.append(np.where(missing[:, None], 0.0, made))
+    return np.concatenate(parts, axis=1)
 
 
 def _refuse(rule: str, text: str) -> None:

@@ -26,7 +26,7 @@ from consortia.data.facts import Gatherer, Gathering, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
 from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
 from consortia.data.tables import read_table
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.agreement import Answers, agree, readings_of
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import group_names, site_rows, template
@@ -177,7 +177,7 @@ def kept_rows(keep: str | None) -> Factor | None:
     if keep is None:
         return None
     if not isinstance(keep, str):
-        raise InputError(f"keep is {keep!r}: give an expression of columns, such as 'age >= 18'.")
+        raise wrong("keep", f" is {keep!r}: give an expression of columns, such as 'age >= 18'.")
     return expression(keep)
 
 
@@ -199,7 +199,7 @@ def _earlier(given: Any, formula: str, family: str) -> Registration | None:
     given = dict(given) if isinstance(given, dict) else {"run": given}
     run, weight, robust = given.pop("run", None), given.pop("weight", 1.0), given.pop("robust", 0.0)
     if given or run is None:
-        raise InputError(f"prior_from: give run, weight and robust, not {sorted(given)}.")
+        raise wrong("prior_from", f": give run, weight and robust, not {sorted(given)}.")
     arguments.positive("prior_from.weight", weight)
     tree = run
     if isinstance(run, (str, Path)):
@@ -213,7 +213,7 @@ def _earlier(given: Any, formula: str, family: str) -> Registration | None:
         raise InputError(
             f"prior_from: the run is of {then[0]!r}, family {then[1]!r}, and this is "
             f"{formula!r}, {family!r}: take a run of the same."
-        )
+        ).at("prior_from")
     name = str(run) if isinstance(run, (str, Path)) else str(recorded(tree, "title") or "a run")
     return replace(
         Registration.read(settings["agreed"]), earlier=earlier_of(tree, name, weight, robust)
@@ -245,7 +245,7 @@ def _read_sites(
         return contribution(question, read[index], name, key=AT_ONE_OWNER)
 
     if engine is not None and algorithm is None:
-        raise InputError("algorithm is missing: with an engine it decides who reads which site.")
+        raise wrong("algorithm", " is missing: with an engine it decides who reads which site.")
     facts = gathered(question, names, contribute, read, engine or Gatherer(), algorithm)
     return Sent(question, facts, names, read)
 
@@ -274,30 +274,33 @@ def question_of(
         InputError: an argument cannot be used.
     """
     if family in ALIASES:
-        raise InputError(f"family {family!r}: it is called {ALIASES[family]!r} here.")
+        raise wrong("family", f" {family!r}: it is called {ALIASES[family]!r} here.")
     if family not in FAMILIES:
-        raise InputError(f"family is {family!r}: {unknown(str(family), FAMILIES)}.")
+        raise wrong("family", f" is {family!r}: {unknown(str(family), FAMILIES)}.")
     parsed, of = parse(formula), FAMILIES[family]
     if parsed.survival != (of.response == "time"):
         what = "needs Surv(time, event) ~ ..." if of.response == "time" else "is of no time"
-        raise InputError(f"formula {formula!r}: family {family!r} {what}.")
+        raise wrong("formula", f" {formula!r}: family {family!r} {what}.")
     given = {name: text for name, text in extra.items() if text is not None}
     for name, families in NEEDS.items():
         if name in given and of.base not in families:
-            raise InputError(f"{name} is for family {' or '.join(families)}, not {family!r}.")
+            raise wrong(name, f" is for family {' or '.join(families)}, not {family!r}.")
     if of.base == "binomial" and "trials" not in given:
-        raise InputError(f"trials is missing: family {family!r} needs the column of trials.")
+        raise InputError(
+            f"trials is missing: family {family!r} needs the column of trials; a response of 0 and "
+            "1 is of family 'bernoulli'."
+        ).at("trials")
     if of.response in ("ordered", "levels") and parsed.response[0].column is None:
-        raise InputError(f"formula {formula!r}: the response of {family!r} is a column.")
+        raise wrong("formula", f" {formula!r}: the response of {family!r} is a column.")
     if family != "cox" and ties != "efron":
-        raise InputError(f"ties={ties!r} is for family 'cox': family {family!r} has none.")
+        raise wrong("ties", f"={ties!r} is for family 'cox': family {family!r} has none.")
     factors = {name: expression(text) for name, text in given.items()}
     if integrate is not None:
         integrate = arguments.flag("integrate", integrate)
     if nodes is not None:
         arguments.whole("nodes", nodes, 2, MOST_NODES)
     if integrate and not any(group.by == SITE for group in parsed.groups):
-        raise InputError(f"integrate: the formula needs (1 | {SITE}), perhaps with slopes.")
+        raise wrong("integrate", f": the formula needs (1 | {SITE}), perhaps with slopes.")
     drawn = (imputations, imputation_seed)
     asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
     asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate, persons=persons)
@@ -316,52 +319,52 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
     """Refuse what does not go together in a formula, its family and what stands beside them."""
     parsed, of, wanted = question.parsed, question.family, question.described
     if wanted is not None and wanted.times and of.response != "time":
-        raise InputError(f"describe.times: family {family!r} has no follow-up.")
+        raise wrong("describe.times", f": family {family!r} has no follow-up.")
     for name in question.levels:
         if name not in question.columns:
             raise InputError(
                 f"levels: {name!r} is not a column of the formula: "
                 f"{unknown(name, question.columns)}."
-            )
-    if len({(one.by, one.kind) for one in parsed.groups}) > len({one.by for one in parsed.groups}):
-        raise InputError(f"formula {formula!r}: the groups of a column are of one kind.")
+            ).at("levels")
+    if len({(g.by, g.kind) for g in parsed.groups}) > len({g.by for g in parsed.groups}):
+        raise wrong("formula", f" {formula!r}: the groups of a column are of one kind.")
     if parsed.strata and of.of_site is None:
         raise InputError(
             f"formula {formula!r}: strata(...) is for family 'cox', which has a baseline of each."
-        )
+        ).at("formula")
     if parsed.entry is not None and question.imputes:
         raise InputError(
-            "missing='impute': the imputation knows no rows that start later than 0: give "
+            "missing='impute': the imputation does not support rows that start after 0: give "
             "missing='complete'."
-        )
+        ).at("missing")
     if parsed.entry is None and question.persons is not None:
         raise InputError(
             f"persons {question.persons!r}: it is for Surv(start, stop, event), where a person has "
             "several rows; of other repeated rows write (1 | ...) of the column."
-        )
+        ).at("persons")
     if parsed.entry is None or wanted is None or not wanted.times or question.persons is not None:
         return
     raise InputError(
         "describe.times: curves of Surv(start, stop, event) need persons, the column of the person "
         "of each interval."
-    )
+    ).at("describe.times")
 
 
 def _integrated_by_default(question: Question) -> Question:
     """Return a question whose sites integrate their levels and slopes out, where they can."""
     integrated = replace(question, integrated=True, by_default=True)
-    staying = [one for one in question.parsed.groups if integrated.stays(one)]
+    staying = [group for group in question.parsed.groups if integrated.stays(group)]
     of = question.family
     possible = not (question.imputes or of.of_site or of.response == "levels")
-    few = sum(len(one.inside) for one in staying) <= MOST_INTEGRATED
-    of_sites = any(one.by == SITE for one in staying)
+    few = sum(len(group.inside) for group in staying) <= MOST_INTEGRATED
+    of_sites = any(group.by == SITE for group in staying)
     return integrated if possible and few and of_sites else question
 
 
 def integrable(spec: Specification) -> bool:
     """Return True if sites could integrate out the levels that a run has as parameters."""
     asked = spec.question
-    inside = [name for one in asked.parsed.groups if one.by == SITE for name in one.inside]
+    inside = [name for group in asked.parsed.groups if group.by == SITE for name in group.inside]
     width = sum(max(len(spec.levels.get(name, ())) - 1, 1) for name in inside)
     return width <= MOST_INTEGRATED and _integrated_by_default(asked).integrated > asked.integrated
 
@@ -374,7 +377,7 @@ def _check_integrated(family: str, question: Question) -> None:
             f"formula: (1 | {SITE}): family {family!r} has a baseline of each site, in which "
             f"its level is: leave it out, or write (0 + x | {SITE}) for a slope of each site. A "
             "frailty of sites goes with family 'piecewise_exponential' or 'weibull'."
-        )
+        ).at("formula")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if question.stays(group)}
     if staying and (of.of_site or of.response == "levels"):
         hint = ""
@@ -386,41 +389,41 @@ def _check_integrated(family: str, question: Question) -> None:
         raise InputError(
             f"formula: {next(iter(staying.values()))} is integrated out at the sites, which family "
             f"{family!r} does not allow{hint}."
-        )
+        ).at("formula")
     if staying and question.imputes:
         raise InputError(
             f"missing='impute': {next(iter(staying.values()))} is integrated out at the sites, "
             f"given rows of one imputation. Write (1 | {SITE}) without integrate=True, or give "
             "missing='complete'."
-        )
+        ).at("missing")
     if question.nodes is not None and not staying:
-        raise InputError("nodes has no effect: the formula integrates nothing out. Leave it out.")
+        raise wrong("nodes", " has no effect: the formula integrates nothing out. Leave it out.")
     most = [group for group in parsed.groups if question.stays(group)]
     if sum(len(group.inside) for group in most) > MOST_INTEGRATED:
         raise InputError(
             f"formula: {MOST_INTEGRATED} levels and slopes of a group can be integrated out at the "
             "sites, not more: leave a slope out."
-        )
+        ).at("formula")
     if len(staying) > 1:
         raise InputError(
             f"formula: {' and '.join(staying.values())} are both integrated out at the sites: one "
             "kind of groups can be. Write shared(...) for the kind with fewer groups, which are "
             "then parameters: the server sees their labels and effects."
-        )
+        ).at("formula")
 
 
 def _check_weights(question: Question) -> None:
     """Refuse weights of a sample, and clusters, of models without robust standard errors."""
     parsed = question.parsed
     if question.samples and "weights" not in question.extra:
-        raise InputError("weights_are='sampling': give weights, the column of them.")
+        raise wrong("weights_are", "='sampling': give weights, the column of them.")
     if not question.robust:
         return
     what = "weights_are='sampling'" if question.samples else f"cluster({parsed.cluster})"
-    if parsed.groups or any(one.kind == "smooth" for one in parsed.factors.values()):
+    if parsed.groups or any(factor.kind == "smooth" for factor in parsed.factors.values()):
         raise InputError(
-            f"{what}: formula {parsed.text!r} has levels or smooths with a standard deviation of "
-            "their own, which have no robust standard errors here: leave them out, or write site "
+            f"{what}: formula {parsed.text!r} has levels or smooths with their own standard "
+            "deviation, which have no robust standard errors here: leave them out, or write site "
             "as a term."
         )
     if question.imputes:
@@ -432,13 +435,13 @@ def _check_weights(question: Question) -> None:
 
 def _check_outcome(formula: str, question: Question) -> None:
     """Refuse a response that is in a term too."""
-    outcome = {one.column for one in question.parsed.response} - {None}
+    outcome = {factor.column for factor in question.parsed.response} - {None}
     for column in question.parsed.columns:
         if column in outcome:
             raise InputError(
                 f"formula {formula!r}: {column!r} is the response and in a term too: take it "
                 "out of the terms."
-            )
+            ).at("formula")
 
 
 def contribution(
@@ -459,7 +462,7 @@ def contribution(
     arrays = dict.fromkeys(question.columns, ((), "<f8"))
     numbers = set(question.numbers)
     if not question.levels_of_response(kept):
-        numbers |= {name for one in parsed.response for name in one.columns}
+        numbers |= {name for factor in parsed.response for name in factor.columns}
     held = {
         name: column.values if name in numbers and column.kind != "text" else coded_levels(column)
         for name, column in kept.items()
@@ -506,8 +509,8 @@ def gathered(
         return engine.gather_facts(Gathering(names, algorithm, contributed, same=same))[0]
     except InputError as error:
         faults = Faults()
-        own = {index: asdict(table) for index, table in tables.items()}
-        parts = engine.allgather(lambda: own)
+        facts_here = {index: asdict(table) for index, table in tables.items()}
+        parts = engine.allgather(lambda: facts_here)
         every = {int(i): table for part in parts for i, table in part.items()}
         known = {names[index]: TableFacts.read(every[index]) for index in sorted(every)}
         with faults.noted():
@@ -539,14 +542,14 @@ def assembled(
         agreed = _agreed(sent, breaks, registered)
     question, facts, names, read = sent
     if prior is not None and not isinstance(prior, Mapping):
-        raise InputError(f"prior is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
+        raise wrong("prior", f" is {prior!r}: give a dict, such as {{'age': 'normal(0, 1)'}}.")
     earlier = None if registered is None else registered.earlier
     density = Density(agreed, dict(prior or {}), earlier, summaries)
     if len(agreed.staying) > MOST_INTEGRATED:
         raise InputError(
             f"formula: ({agreed.blocks[agreed.staying[1]].factor} | {agreed.grouping}) has a slope "
             f"of each level: {MOST_INTEGRATED} levels and slopes can be integrated out at a site."
-        )
+        ).at("formula")
     density.priors, density.correlation_prior  # noqa: B018 - refuse what they cannot read
     model = model_of(density)
 
@@ -565,7 +568,7 @@ def assembled(
         for index in rows:
             check_finite(names[index], parts[index])
         more = () if imputation is None else (imputation,)
-        digests = {i: of_value((one.digest, agreed.digest, *more)) for i, one in enumerate(facts)}
+        digests = {i: of_value((f.digest, agreed.digest, *more)) for i, f in enumerate(facts)}
         return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(rows))
 
     sites: Sites | tuple[Sites, ...] = ()
@@ -585,7 +588,7 @@ def assembled(
     kept = {names[i]: question.kept(table, names[i]) for i, table in read.items()}
     descriptions = _descriptions(sent, kept)
     if agreed.imputed and imputation is not None:
-        kept = {name: question.imputed(one, name, imputation) for name, one in kept.items()}
+        kept = {name: question.imputed(t, name, imputation) for name, t in kept.items()}
     made = Regression(agreed, density, model, sites, notes, groups, kept, descriptions)
     if earlier is not None:
         shapes = {name: np.shape(values) for name, values in density.start.items()}
@@ -598,13 +601,13 @@ def _agreed(
 ) -> Specification:
     """Return the formula as all sites use it: as registered, or as their facts have it."""
     question, facts, names, read = sent
-    known, rows = [one.table for one in facts if one.table is not None], [one.rows for one in facts]
+    known, rows = [f.table for f in facts if f.table is not None], [f.rows for f in facts]
     if registered is not None:
-        found = registered.specification(question, names, breaks)
-        of_sites = {site: one.table for site, one in zip(names, facts, strict=True) if one.table}
+        agreed = registered.specification(question, names, breaks)
+        of_sites = {site: f.table for site, f in zip(names, facts, strict=True) if f.table}
         readings = tuple(readings_of(of_sites))
-        counted = () if any(one.unread for one in facts) else tuple(rows)
-        return replace(found, rows=counted, readings=readings)
+        counted = () if any(site_facts.unread for site_facts in facts) else tuple(rows)
+        return replace(agreed, rows=counted, readings=readings)
     if len(known) < len(facts):
         raise InputError("a site gave no facts of its table: give all the same formula.")
     return agree(question, known, rows, names, breaks, _locator(names, read))
@@ -620,15 +623,15 @@ def _descriptions(sent: Sent, kept: Mapping[str, Table]) -> dict[str, SiteDescri
     question, facts, names, read = sent
     if question.described is not None:
         every = {
-            name: one.described
-            for name, one in zip(names, facts, strict=True)
-            if one.described is not None
+            name: site_facts.described
+            for name, site_facts in zip(names, facts, strict=True)
+            if site_facts.described is not None
         }
         wanted = question.described
-        for name, one in every.items():
-            counts = one.followup
+        for name, description in every.items():
+            counts = description.followup
             if counts is not None and not counts.fits(len(wanted.times), len(wanted.kinds)):
-                raise InputError(f"site {name!r}: its follow-up is not at the agreed times.")
+                raise InputError(f"site {name!r}: it counts at other times.").at(site=name)
         return every
     if len(read) < len(names):
         return {}
@@ -658,7 +661,7 @@ def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:
         tables = list(sites.values())
     elif isinstance(sites, Sequence) and not isinstance(sites, str):
         tables = list(sites)
-        stems = [Path(one).stem for one in tables if isinstance(one, (str, Path))]
+        stems = [Path(path).stem for path in tables if isinstance(path, (str, Path))]
         names = stems if len(stems) == len(tables) else None
     else:
         hint = ""
@@ -667,9 +670,9 @@ def _tables(sites: Any) -> tuple[list[Any], tuple[str, ...]]:
         raise InputError(
             f"sites is a {type(sites).__name__}: give a dict of names to tables, or a list of them."
             f"{hint}"
-        )
+        ).at("sites")
     if not tables:
-        raise InputError("sites is empty: give at least one table.")
+        raise wrong("sites", " is empty: give at least one table.")
     return tables, site_names(names, len(tables))
 
 

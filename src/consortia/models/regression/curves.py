@@ -79,14 +79,18 @@ class Curves:
         import pandas as pd  # heavy, and only wanted here
 
         parts = []
-        for name, one in self.strata.items():
-            columns: dict[str, Any] = {"stratum": name, "time": one.times, "at_risk": one.at_risk}
-            columns |= {"ended": one.ended, "survival": one.survival}
-            columns |= {"lower": one.lower, "upper": one.upper}
-            columns |= {"lowest": one.bounds[:, 0], "highest": one.bounds[:, 1]}
+        for name, curve in self.strata.items():
+            columns: dict[str, Any] = {
+                "stratum": name,
+                "time": curve.times,
+                "at_risk": curve.at_risk,
+            }
+            columns |= {"ended": curve.ended, "survival": curve.survival}
+            columns |= {"lower": curve.lower, "upper": curve.upper}
+            columns |= {"lowest": curve.bounds[:, 0], "highest": curve.bounds[:, 1]}
             for kind_index, kind in enumerate(self.kinds):
-                columns[f"events of {kind}"] = one.events[:, kind_index]
-                columns[f"incidence of {kind}"] = one.incidence[:, kind_index]
+                columns[f"events of {kind}"] = curve.events[:, kind_index]
+                columns[f"incidence of {kind}"] = curve.incidence[:, kind_index]
             parts.append(pd.DataFrame(columns))
         return pd.concat(parts, ignore_index=True)
 
@@ -98,33 +102,31 @@ def curves(
 
     None where no site has counts up to a time, or no time is common.
     """
-    there = {
-        site: one for site, one in reported.items() if len(one.ends) > 1
-    }  # the last is not a time
+    there = {site: s for site, s in reported.items() if len(s.ends) > 1}  # the last is not a time
     without = tuple(site for site in reported if site not in there)
     if not there:
         return None
-    common = sorted(set.intersection(*({*one.ends} for one in there.values())))
+    common = sorted(set.intersection(*({*s.ends} for s in there.values())))
     if len(common) < 2:
         return None
-    names = list(dict.fromkeys(name for one in there.values() for name in one.counts))
+    names = list(dict.fromkeys(name for s in there.values() for name in s.counts))
     strata = {}
     for name in names:
         cells = np.zeros((len(common), 1 + len(kinds)), int)
         early = np.zeros(len(common), int)
-        for one in there.values():
-            sent = np.asarray(one.counts.get(name, np.zeros((len(one.ends), 1 + len(kinds)), int)))
-            cells += np.add.reduceat(sent, [0, *(one.ends.index(end) + 1 for end in common[:-1])])
-            np.add.at(early, np.searchsorted(common, _earliest(one), side="right"), sent[:, 0])
+        for s in there.values():
+            sent = np.asarray(s.counts.get(name, np.zeros((len(s.ends), 1 + len(kinds)), int)))
+            cells += np.add.reduceat(sent, [0, *(s.ends.index(end) + 1 for end in common[:-1])])
+            np.add.at(early, np.searchsorted(common, _earliest(s), side="right"), sent[:, 0])
         strata[name] = _curve(cells, early, np.array([*times, np.inf])[np.array(common) - 1])
     return Curves(strata, tuple(kinds), tuple(there), without)
 
 
-def _earliest(one: SiteCounts) -> list[int]:
+def _earliest(counts: SiteCounts) -> list[int]:
     """Return after how many agreed intervals the ends of follow-up of each sent one begin."""
-    begins = dict(zip(one.ended, [0, *one.ended[:-1]], strict=True))
+    begins = dict(zip(counts.ended, [0, *counts.ended[:-1]], strict=True))
     starts = []
-    for start, end in zip([0, *one.ends[:-1]], one.ends, strict=True):
+    for start, end in zip([0, *counts.ends[:-1]], counts.ends, strict=True):
         inside = [begin for last, begin in begins.items() if start < last <= end]
         starts.append(min([start, *inside]))
     return starts

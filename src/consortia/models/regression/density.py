@@ -23,7 +23,7 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace, sum_rows, sums_of_groups
 from consortia.core.host import STEP
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.earlier import Earlier
@@ -34,7 +34,6 @@ from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPON
 from consortia.models.regression.specification import INTERCEPT, Block, Specification
 from consortia.models.regression.summaries import SiteEstimate, read_summaries
 from consortia.runtime.late import float_type
-from consortia.store.metadata import Scaling
 
 PyTree = Any
 
@@ -87,7 +86,7 @@ class Density:
 
     @cached_property
     def cuts(self) -> tuple[str, int] | None:
-        """Name and number of what stands in the place of an intercept, or None."""
+        """Name and number of what stands instead of an intercept, or None."""
         if self.family.response == "ordered":
             return THRESHOLDS, self.classes - 1
         if self.family.name == "piecewise_exponential":
@@ -166,7 +165,7 @@ class Density:
         known += [CORRELATION] if spec.bundles else []
         for key in asked:
             if key != CORRELATION and key not in used and key not in known:
-                raise InputError(f"prior: {key!r} is not a parameter: {unknown(key, known)}.")
+                raise wrong("prior", f": {key!r} is not a parameter: {unknown(key, known)}.")
         return settled
 
     def slope_sd(self, block: Block) -> float:
@@ -180,7 +179,7 @@ class Density:
         asked = self.prior.get(CORRELATION)
         if not self.specification.bundles:
             if asked is not None:
-                raise InputError(f"prior: {CORRELATION!r}: the formula has no correlated slopes.")
+                raise wrong("prior", f": {CORRELATION!r}: the formula has no correlated slopes.")
             return None
         return LKJ(1.0, True) if asked is None else read_lkj(CORRELATION, asked)
 
@@ -220,7 +219,7 @@ class Density:
             name, count = self.cuts
             first = self.centre if name == HAZARD else -(count - 1) / 2
             start[SAMPLED_CUTS[name]] = (first * np.eye(count)[0]).astype(np.float32)
-        for name in (one.name for one in self.family.auxiliaries):
+        for name in (auxiliary.name for auxiliary in self.family.auxiliaries):
             value = self.spread if name == "sigma" else 1.0
             start[f"log_{name}"] = np.float32(math.log(value)) * np.ones((), np.float32)
         if spec.blocks:
@@ -230,7 +229,7 @@ class Density:
             if columns:
                 start["effects_in_sd"] = np.zeros((*self.lead, columns), np.float32)
         if spec.bundles:
-            count = sum(len(one) * (len(one) - 1) // 2 for one in spec.bundles)
+            count = sum(len(bundle) * (len(bundle) - 1) // 2 for bundle in spec.bundles)
             start["correlation_score"] = np.zeros(count, np.float32)
         return start
 
@@ -303,7 +302,7 @@ class Density:
         sd = values["sd"] = xp.sqrt(xp.diagonal(covariance, axis1=-2, axis2=-1))
         if spec.bundles:
             R = covariance / (sd[..., :, None] * sd[..., None, :])
-            bundles = [R[..., one.start : one.stop, one.start : one.stop] for one in spec.bundles]
+            bundles = [R[..., b.start : b.stop, b.start : b.stop] for b in spec.bundles]
             values[CORRELATION] = _below(bundles)
         if "effects" in values:
             parts = [values["effects"][..., self.block_of == block] for block in range(len(T))]
@@ -325,19 +324,6 @@ class Density:
                 if not block.factor and not block.smooth and number and block.by == other.by:
                     T[level, slope] = -spec.units[other.factor].mean
         return T
-
-    @property
-    def scaling(self) -> Scaling | None:
-        """Transform of intercept and coefficients to the columns; None without coefficients."""
-        spec, count = self.specification, len(self.specification.names)
-        if not count:
-            return None
-        basis = np.eye(count + 1)
-        basis[1:, 1:] = self.slopes_of_basis
-        if spec.has_intercept:
-            basis[0, 1:] = spec.basis[np.argmin(spec.varying), spec.varying]
-        rows = tuple(tuple(row) for row in basis.tolist())
-        return Scaling(spec.names, (0.0,) * count, (1.0,) * count, None, rows)
 
     def at_mean(self, params: PyTree) -> dict[str, Array]:
         """Return the same with levels of groups, and their spread, at the means of the columns.
@@ -549,7 +535,8 @@ class Density:
         x = xp.asarray(batch["x"]).astype(dtype)
         eta = xp.zeros((*self.lead, x.shape[0]), dtype)
         if parts:
-            eta = xp.concatenate(parts, axis=-1) @ x.T
+            effects = xp.concatenate(parts, axis=-1)
+            eta = effects @ x[:, : effects.shape[-1]].T  # arrays may be padded
         if self.intercept:
             eta = eta + params["intercept"][..., None]
         if self.lead:
@@ -672,8 +659,8 @@ class Density:
         spreads = xp.exp(params["log_sd"]) / math.sqrt(len(spec.sites))
         common = {name: xp.zeros_like(xp.asarray(values)) for name, values in params.items()}
 
-        def at(name: str, place: np.ndarray) -> Array:
-            return common[name] + xp.asarray(place, spreads.dtype) * spread[..., None]
+        def at(name: str, direction: np.ndarray) -> Array:
+            return common[name] + xp.asarray(direction, spreads.dtype) * spread[..., None]
 
         for block in spec.staying:
             term, spread = spec.blocks[block].term, spreads[..., block]
@@ -708,11 +695,11 @@ class Density:
                 which nothing draws from.
         """
         if self.site_estimates:
-            raise InputError("summaries: nothing can be drawn of a prior with estimates of sites.")
+            raise wrong("summaries", ": a prior with estimates of sites cannot be simulated.")
         if self.earlier is None:
             return self._draw_in_words(rng, count)
         if self.earlier.weight < 1:
-            raise InputError("prior_from: nothing can be drawn of it with a weight below 1.")
+            raise wrong("prior_from", ": a prior with a weight below 1 cannot be simulated.")
         earlier_draws = self.unravel(self.earlier.draw(rng, count))
         wide = rng.random(count) < self.earlier.robust
         words = self._draw_in_words(rng, count)
@@ -735,16 +722,16 @@ class Density:
             cuts = self.priors[name].draw(rng, (count, size), -math.inf)
             cuts = np.sort(cuts) if name == THRESHOLDS else cuts
             draws[SAMPLED_CUTS[name]] = self.sampled_cuts(name, cuts)
-        for one in self.family.auxiliaries:
-            value = self.priors[one.name].draw(rng, (count,), one.lower)
-            draws[f"log_{one.name}"] = np.log(value - one.lower)
+        for auxiliary in self.family.auxiliaries:
+            value = self.priors[auxiliary.name].draw(rng, (count,), auxiliary.lower)
+            draws[f"log_{auxiliary.name}"] = np.log(value - auxiliary.lower)
         if spec.blocks:
             sd = [self.priors[block.name].draw(rng, (count,), 0.0) for block in spec.blocks]
             draws["log_sd"] = np.log(np.stack(sd, axis=1))
             if self.block_of.size:
                 draws["effects_in_sd"] = rng.normal(size=(*lead, len(self.block_of)))
         if self.correlation_prior is not None:
-            free = [self.correlation_prior.draw(rng, count, len(one)) for one in spec.bundles]
+            free = [self.correlation_prior.draw(rng, count, len(bundle)) for bundle in spec.bundles]
             draws["correlation_score"] = np.concatenate(free, axis=1)
         return {name: np.asarray(values, float_type()) for name, values in draws.items()}
 

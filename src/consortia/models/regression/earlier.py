@@ -22,7 +22,7 @@ from jaxtyping import Float
 from consortia.core.arrays import Array, logsumexp, namespace
 from consortia.core.parameters import as_sampled, coordinate_names, posterior_arrays
 from consortia.diagnostics.influence import smoothed
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.store.metadata import Labels, recorded
 
 COMPONENTS, MOST_POINTS, SURE = (2, 4, 6), 20_000, 1.0
@@ -60,12 +60,12 @@ class Earlier:
 
     def __post_init__(self) -> None:
         if self.weight < 1 and self.robust > 0:
-            raise InputError("prior_from: give a weight below 1 or robust above 0, not both.")
+            raise wrong("prior_from", ": give a weight below 1 or robust above 0, not both.")
         # the factors of the density, once: they raise if a matrix is not a covariance
         try:
             roots = np.linalg.cholesky(self.covariances)
         except np.linalg.LinAlgError:
-            raise InputError(f"prior_from: a covariance of {self.run} is not positive.") from None
+            raise wrong("prior_from", f": a covariance of {self.run} is not positive.") from None
         logs = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
         heights = np.log(self.shares) - logs - len(self.labels) / 2 * math.log(2 * math.pi)
         object.__setattr__(self, "_factors", (np.linalg.inv(roots), heights))
@@ -113,7 +113,7 @@ class Earlier:
                 f" beside {', '.join(sorted(now)[:5]) or 'these in another order'} here: take a "
                 "run of the same formula and family, with priors of normal tails; levels of sites "
                 "that differ go with integrate=True."
-            )
+            ).at("prior_from")
 
     def __str__(self) -> str:
         """Return the prior in words."""
@@ -161,7 +161,7 @@ def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) ->
         InputError: its draws are too few, or of no posterior.
     """
     if recorded(tree, "sandwich"):
-        raise InputError(f"prior_from: {run} has the spread of a sandwich, and is of no posterior.")
+        raise wrong("prior_from", f": {run} has sandwich standard errors: it is not a posterior.")
     arrays = posterior_arrays(as_sampled(tree))
     labels, parts = [], []
     for name in sorted(arrays):
@@ -179,7 +179,7 @@ def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) ->
         raise InputError(
             f"prior_from: {run} has {len(points)} draws of {points.shape[1]} parameters: "
             f"{FEWEST * points.shape[1]} are needed."
-        )
+        ).at("prior_from")
     shares, centres, covariances = _fitted(points)
     fitted = Earlier(run, len(points), None, tuple(labels), shares, centres, covariances)
     stats = tree.children.get("sample_stats") if hasattr(tree, "children") else None

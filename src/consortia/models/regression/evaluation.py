@@ -178,7 +178,7 @@ def by_values(
     values: RowValues,
     averaged: Callable[[Rows, Callable[[np.ndarray], np.ndarray]], np.ndarray] | None = None,
 ) -> np.ndarray:
-    """Return the derivatives of log L by values of rows, (K, k, n).
+    """Return the derivatives of log L by values of rows, and by their sums, (K, k, n + B).
 
     By values of which η is a linear function they are ∂ℓ/∂η times its slopes; by the others, as a
     response or a column with a slope that is integrated out, central differences.
@@ -211,16 +211,25 @@ def by_values(
             parts.append(family.log_likelihood(eta[..., n:] if n else eta, rest, own_parameters))
         return np.concatenate(parts, axis=-1)
 
-    made = np.zeros((len(next(iter(params.values()))), len(direct), len(values.rows["y"])))
-    if averaged is None:
-        means = density.weighted(of(density.predictor(params, table)), table)
-    else:
-        means = averaged(table, of)
+    def mean(rows: Rows, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        if averaged is not None:
+            return averaged(rows, function)
+        return density.weighted(function(density.predictor(params, rows)), rows)
+
+    count, sums = len(values.rows["y"]), values.sums.shape[1]
+    made = np.zeros((len(next(iter(params.values()))), len(direct), count + sums))
+    means = mean(table, of)
     if n:
+        slopes = family.slopes
+        assert slopes is not None
         linear = values.slopes(density.predictor(params, values.some(direct, 1)), direct)
-        made[:, direct] = means[:, None, :n] * linear
+        made[:, direct, :count] = means[:, None, :n] * linear
+        if sums:
+            rows = values.others
+            every = mean(rows, lambda eta: slopes(eta, rows, own_parameters)[0])
+            made[:, direct, count:] = (every @ values.sums)[:, None] * linear
     if not direct.all():
-        made[:, ~direct] = values.slopes(means[:, n:], ~direct)
+        made[:, ~direct, :count] = values.slopes(means[:, n:], ~direct)
     return made
 
 
@@ -378,7 +387,7 @@ class RowByRow:
         return total
 
     def by_values(self, params: Params, values: RowValues, nodes: int | None) -> np.ndarray:
-        """Return the derivatives of log L by values of some of its rows, (K, k, n).
+        """Return the derivatives of log L by values of some rows and by sums, (K, k, n + B).
 
         Where levels are integrated out they are means over the levels given the site's own rows.
         """

@@ -1,7 +1,7 @@
 """Families of responses: their likelihood given the linear predictor, and what is theirs beside it.
 
 η is the linear predictor with its offset, (..., rows), or (..., rows, classes − 1) of a categorical
-response; ``own`` holds the family's own parameters on their natural scale, (..., k) each. Leading
+response; ``aux`` holds the family's own parameters on their natural scale, (..., k) each. Leading
 axes are those of several points. Everything is written over an array namespace: NumPy evaluates it
 at once, JAX compiles it. Of every family that has rows stand here ℓ = log p(y | η), ∂ℓ/∂η and
 ∂²ℓ/∂η².
@@ -27,7 +27,7 @@ from consortia.core.arrays import (
     sum_rows,
     sums_of_groups,
 )
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.runtime.late import jax
 
 PyTree = Any
@@ -90,33 +90,33 @@ def _y(batch: PyTree, like: Array) -> Array:
 # --- measured numbers ----------------------------------------------------------------------------
 
 
-def _gaussian(eta: Array, batch: PyTree, own: Own) -> Array:
-    z = (_y(batch, eta) - eta) / own["sigma"]
-    return -0.5 * z**2 - namespace(eta).log(own["sigma"]) - 0.5 * math.log(2 * math.pi)
+def _gaussian(eta: Array, batch: PyTree, aux: Own) -> Array:
+    z = (_y(batch, eta) - eta) / aux["sigma"]
+    return -0.5 * z**2 - namespace(eta).log(aux["sigma"]) - 0.5 * math.log(2 * math.pi)
 
 
-def _gaussian_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    precision = 1 / own["sigma"] ** 2 + 0 * eta
+def _gaussian_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    precision = 1 / aux["sigma"] ** 2 + 0 * eta
     return (_y(batch, eta) - eta) * precision, -precision
 
 
-def _student(eta: Array, batch: PyTree, own: Own) -> Array:
-    xp, nu, sigma = namespace(eta), own["nu"], own["sigma"]
+def _student(eta: Array, batch: PyTree, aux: Own) -> Array:
+    xp, nu, sigma = namespace(eta), aux["nu"], aux["sigma"]
     z = (_y(batch, eta) - eta) / sigma
     # A difference of logarithms of Γ would be noise where ν is large.
     constant = -special(eta).betaln(nu / 2, 0.5) - 0.5 * xp.log(nu)
     return constant - xp.log(sigma) - (nu + 1) / 2 * xp.log1p(z**2 / nu)
 
 
-def _student_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    nu, sigma = own["nu"], own["sigma"]
+def _student_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    nu, sigma = aux["nu"], aux["sigma"]
     z = (_y(batch, eta) - eta) / sigma
     weight = (nu + 1) / (nu + z**2)
     return weight * z / sigma, -weight * (nu - z**2) / (nu + z**2) / sigma**2
 
 
-def _gamma(eta: Array, batch: PyTree, own: Own) -> Array:
-    xp, k = namespace(eta), own["shape"]
+def _gamma(eta: Array, batch: PyTree, aux: Own) -> Array:
+    xp, k = namespace(eta), aux["shape"]
     log_y = xp.log(_y(batch, eta))
     apart = log_y - eta
     # Terms of size k log k would cancel to a rest that in 32 bits is noise where k is large.
@@ -132,8 +132,8 @@ def _gamma_constant(k: Array) -> Array:
     return xp.where(k > STIRLING, series, exact)
 
 
-def _gamma_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    xp, k = namespace(eta), own["shape"]
+def _gamma_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    xp, k = namespace(eta), aux["shape"]
     ratio = xp.exp(xp.log(_y(batch, eta)) - eta)
     return k * (ratio - 1), -k * ratio
 
@@ -142,23 +142,23 @@ def _in_logarithms(batch: PyTree, like: Array) -> PyTree:
     return {**batch, "y": namespace(like).log(_y(batch, like))}
 
 
-def _lognormal(eta: Array, batch: PyTree, own: Own) -> Array:
+def _lognormal(eta: Array, batch: PyTree, aux: Own) -> Array:
     of_logarithms = _in_logarithms(batch, eta)
-    return _gaussian(eta, of_logarithms, own) - of_logarithms["y"]
+    return _gaussian(eta, of_logarithms, aux) - of_logarithms["y"]
 
 
-def _lognormal_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    return _gaussian_slopes(eta, _in_logarithms(batch, eta), own)
+def _lognormal_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    return _gaussian_slopes(eta, _in_logarithms(batch, eta), aux)
 
 
-def _beta(eta: Array, batch: PyTree, own: Own) -> Array:
-    xp, phi, y = namespace(eta), own["phi"], _y(batch, eta)
+def _beta(eta: Array, batch: PyTree, aux: Own) -> Array:
+    xp, phi, y = namespace(eta), aux["phi"], _y(batch, eta)
     a, b = phi * sigmoid(eta), phi * sigmoid(-eta)
     return -special(eta).betaln(a, b) + (a - 1) * xp.log(y) + (b - 1) * xp.log1p(-y)
 
 
-def _beta_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    xp, phi, y, of = namespace(eta), own["phi"], _y(batch, eta), special(eta)
+def _beta_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    xp, phi, y, of = namespace(eta), aux["phi"], _y(batch, eta), special(eta)
     p, rest = sigmoid(eta), sigmoid(-eta)
     score = xp.log(y) - xp.log1p(-y) - of.digamma(phi * p) + of.digamma(phi * rest)
     along = phi * p * rest  # da/dη = −db/dη
@@ -169,11 +169,11 @@ def _beta_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
 # --- counts --------------------------------------------------------------------------------------
 
 
-def _bernoulli(eta: Array, batch: PyTree, own: Own) -> Array:
+def _bernoulli(eta: Array, batch: PyTree, aux: Own) -> Array:
     return -softplus((1 - 2 * _y(batch, eta)) * eta)
 
 
-def _bernoulli_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+def _bernoulli_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
     p = sigmoid(eta)
     return _y(batch, eta) - p, p * (p - 1)
 
@@ -184,12 +184,12 @@ def _ways(y: Array, n: Array) -> Array:
     return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
 
 
-def _binomial(eta: Array, batch: PyTree, own: Own) -> Array:
+def _binomial(eta: Array, batch: PyTree, aux: Own) -> Array:
     y, n = _y(batch, eta), _of(batch, "trials", eta)
     return _ways(y, n) + y * eta - n * softplus(eta)
 
 
-def _binomial_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+def _binomial_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
     p, n = sigmoid(eta), _of(batch, "trials", eta)
     return _y(batch, eta) - n * p, n * p * (p - 1)
 
@@ -264,7 +264,7 @@ def _linked(base: str, name: str) -> Family:
     """Return the family bernoulli or binomial with another link, ``"bernoulli(probit)"``."""
     link = LINKS[name]
 
-    def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
+    def log_likelihood(eta: Array, batch: PyTree, aux: Own) -> Array:
         xp, y = namespace(eta), _y(batch, eta)
         if base == "bernoulli":
             return xp.where(y > 0, link.log_p(eta), link.log_rest(eta))
@@ -272,7 +272,7 @@ def _linked(base: str, name: str) -> Family:
         seen = xp.where(y > 0, y * link.log_p(eta), 0.0)
         return _ways(y, n) + seen + xp.where(n > y, (n - y) * link.log_rest(eta), 0.0)
 
-    def slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    def slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
         xp, y = namespace(eta), _y(batch, eta)
         n = 1 if base == "bernoulli" else _of(batch, "trials", eta)
         parts = zip(link.slopes_p(eta), link.slopes_rest(eta), strict=True)
@@ -282,14 +282,14 @@ def _linked(base: str, name: str) -> Family:
         )
         return first, second
 
-    def predict(eta: Array, batch: PyTree, own: Own) -> Array:
+    def predict(eta: Array, batch: PyTree, aux: Own) -> Array:
         xp = namespace(eta)
         p = xp.exp(link.log_p(eta))
         if base == "bernoulli":
             return xp.stack([xp.exp(link.log_rest(eta)), p], axis=-1)
         return p * _of(batch, "trials", eta)
 
-    def draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+    def draw(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
         p = np.clip(np.exp(link.log_p(np.asarray(eta, float))), 0, 1)
         return rng.binomial(1 if base == "bernoulli" else np.asarray(batch["trials"], np.int64), p)
 
@@ -306,25 +306,25 @@ def _linked(base: str, name: str) -> Family:
     )
 
 
-def _poisson(eta: Array, batch: PyTree, own: Own) -> Array:
+def _poisson(eta: Array, batch: PyTree, aux: Own) -> Array:
     y = _y(batch, eta)
     return y * eta - namespace(eta).exp(eta) - special(y).gammaln(y + 1)
 
 
-def _poisson_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+def _poisson_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
     mean = namespace(eta).exp(eta)
     return _y(batch, eta) - mean, -mean
 
 
-def _negative_binomial(eta: Array, batch: PyTree, own: Own) -> Array:
-    xp, y, phi = namespace(eta), _y(batch, eta), own["phi"]
+def _negative_binomial(eta: Array, batch: PyTree, aux: Own) -> Array:
+    xp, y, phi = namespace(eta), _y(batch, eta), aux["phi"]
     # In 32 bits log Γ(y + φ) - log Γ(φ) is off by .9 at φ = 10⁶, and by 150 at 10⁸.
     ways = -special(eta).betaln(phi, y + 1) - xp.log(phi + y)
-    return ways + _log_zero_negative_binomial(eta, own) - y * softplus(xp.log(phi) - eta)
+    return ways + _log_zero_negative_binomial(eta, aux) - y * softplus(xp.log(phi) - eta)
 
 
-def _negative_binomial_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    y, phi = _y(batch, eta), own["phi"]
+def _negative_binomial_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    y, phi = _y(batch, eta), aux["phi"]
     apart = eta - namespace(eta).log(phi)
     p, rest = sigmoid(apart), sigmoid(-apart)
     return y * rest - phi * p, -(phi + y) * p * rest
@@ -342,26 +342,26 @@ def _zero_inflated(counts: Family, log_zero: Callable[[Array, Own], Array]) -> F
         log_zero: log p(0).
     """
 
-    def log_likelihood(eta: Array, batch: PyTree, own: Own) -> Array:
-        xp, odds = namespace(eta), own["zero_odds"]
-        zero = xp.logaddexp(xp.log(odds), log_zero(eta, own))
-        of_count = counts.log_likelihood(eta, batch, own)
+    def log_likelihood(eta: Array, batch: PyTree, aux: Own) -> Array:
+        xp, odds = namespace(eta), aux["zero_odds"]
+        zero = xp.logaddexp(xp.log(odds), log_zero(eta, aux))
+        of_count = counts.log_likelihood(eta, batch, aux)
         return xp.where(_y(batch, eta) > 0, of_count, zero) - xp.log1p(odds)
 
-    def slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+    def slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
         assert counts.slopes is not None
         xp = namespace(eta)
-        first, second = counts.slopes(eta, batch, own)
-        share = sigmoid(log_zero(eta, own) - xp.log(own["zero_odds"]))
+        first, second = counts.slopes(eta, batch, aux)
+        share = sigmoid(log_zero(eta, aux) - xp.log(aux["zero_odds"]))
         share = xp.where(_y(batch, eta) > 0, 1.0, share)
         return share * first, share * second + share * (1 - share) * first**2
 
-    def predict(eta: Array, batch: PyTree, own: Own) -> Array:
-        return namespace(eta).exp(eta) / (1 + own["zero_odds"])
+    def predict(eta: Array, batch: PyTree, aux: Own) -> Array:
+        return namespace(eta).exp(eta) / (1 + aux["zero_odds"])
 
-    def draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-        values = counts.draw(rng, eta, batch, own)
-        share = own["zero_odds"] / (1 + own["zero_odds"])
+    def draw(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
+        values = counts.draw(rng, eta, batch, aux)
+        share = aux["zero_odds"] / (1 + aux["zero_odds"])
         return np.where(rng.random(values.shape) < share, 0, values)
 
     return counts._replace(
@@ -375,12 +375,12 @@ def _zero_inflated(counts: Family, log_zero: Callable[[Array, Own], Array]) -> F
     )
 
 
-def _log_zero_poisson(eta: Array, own: Own) -> Array:
+def _log_zero_poisson(eta: Array, aux: Own) -> Array:
     return -namespace(eta).exp(eta)
 
 
-def _log_zero_negative_binomial(eta: Array, own: Own) -> Array:
-    xp, phi = namespace(eta), own["phi"]
+def _log_zero_negative_binomial(eta: Array, aux: Own) -> Array:
+    xp, phi = namespace(eta), aux["phi"]
     # Not softplus: φ multiplies its rounding, which at φ = 10¹⁶ is larger than the likelihood.
     return -phi * xp.logaddexp(eta - xp.log(phi), 0.0)
 
@@ -388,19 +388,19 @@ def _log_zero_negative_binomial(eta: Array, own: Own) -> Array:
 # --- classes -------------------------------------------------------------------------------------
 
 
-def _ends(eta: Array, batch: PyTree, own: Own) -> tuple[Array, Array, Array, int]:
+def _ends(eta: Array, batch: PyTree, aux: Own) -> tuple[Array, Array, Array, int]:
     """Return c_y − η, c_{y−1} − η, y, and the index of the last class."""
-    xp, cuts = namespace(eta), own["thresholds"]
+    xp, cuts = namespace(eta), aux["thresholds"]
     y, last = xp.asarray(batch["y"]).astype(xp.int32), cuts.shape[-1]
     upper = xp.where(y < last, cuts[..., xp.minimum(y, last - 1)] - eta, 0.0)
     lower = xp.where(y > 0, cuts[..., xp.maximum(y - 1, 0)] - eta, 0.0)
     return upper, lower, y, last
 
 
-def _ordinal(eta: Array, batch: PyTree, own: Own) -> Array:
+def _ordinal(eta: Array, batch: PyTree, aux: Own) -> Array:
     """Return log(σ(c_y − η) − σ(c_{y−1} − η)), with c_{−1} = −∞ and the last c = ∞."""
     xp = namespace(eta)
-    upper, lower, y, last = _ends(eta, batch, own)
+    upper, lower, y, last = _ends(eta, batch, aux)
     inside = (y > 0) & (y < last)
     # σ(u) − σ(l) = σ(u) σ(−l) (1 − exp(l − u))
     apart = xp.where(inside, upper - lower, 1.0)
@@ -411,17 +411,17 @@ def _ordinal(eta: Array, batch: PyTree, own: Own) -> Array:
     )
 
 
-def _ordinal_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+def _ordinal_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
     xp = namespace(eta)
-    upper, lower, y, last = _ends(eta, batch, own)
+    upper, lower, y, last = _ends(eta, batch, aux)
     below = xp.where(y > 0, sigmoid(lower), 0.0)
     above = xp.where(y < last, sigmoid(-upper), 0.0)  # 1 − σ(u)
     return below - above, -below * (1 - below) - above * (1 - above)
 
 
-def _ordinal_probabilities(eta: Array, batch: PyTree, own: Own) -> Array:
+def _ordinal_probabilities(eta: Array, batch: PyTree, aux: Own) -> Array:
     xp = namespace(eta)
-    below = sigmoid(own["thresholds"][..., None, :] - eta[..., None])
+    below = sigmoid(aux["thresholds"][..., None, :] - eta[..., None])
     ends = xp.ones_like(below[..., :1])
     return xp.diff(xp.concatenate([0 * ends, below, ends], axis=-1), axis=-1)
 
@@ -438,21 +438,21 @@ def _chosen(eta: Array, batch: PyTree, count: int) -> Array:
     return y[:, None] == xp.arange(count, dtype=xp.int32)[None, :]
 
 
-def _categorical(eta: Array, batch: PyTree, own: Own) -> Array:
+def _categorical(eta: Array, batch: PyTree, aux: Own) -> Array:
     xp, scores = namespace(eta), _scores(eta)
     chosen = _chosen(eta, batch, scores.shape[-1])
     return xp.sum(xp.where(chosen, scores, 0.0), axis=-1) - logsumexp(scores, axis=-1)
 
 
-def _softmax(eta: Array, batch: PyTree, own: Own) -> Array:
+def _softmax(eta: Array, batch: PyTree, aux: Own) -> Array:
     scores = _scores(eta)
     return namespace(eta).exp(scores - logsumexp(scores, axis=-1)[..., None])
 
 
-def _categorical_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
+def _categorical_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
     """Return the gradient, (..., rows, k), and the second derivatives, (..., rows, k, k)."""
     xp = namespace(eta)
-    p = _softmax(eta, batch, own)[..., 1:]
+    p = _softmax(eta, batch, aux)[..., 1:]
     chosen = _chosen(eta, batch, p.shape[-1] + 1)[:, 1:].astype(eta.dtype)
     second = p[..., :, None] * p[..., None, :] - p[..., None] * xp.eye(p.shape[-1], dtype=eta.dtype)
     return chosen - p, second
@@ -461,9 +461,9 @@ def _categorical_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
 # --- times to an event ---------------------------------------------------------------------------
 
 
-def _weibull_parts(eta: Array, batch: PyTree, own: Own) -> tuple[Array, Array]:
+def _weibull_parts(eta: Array, batch: PyTree, aux: Own) -> tuple[Array, Array]:
     """Return log h(t) and the hazard lived through, H(t) − H(start)."""
-    xp, k = namespace(eta), own["shape"]
+    xp, k = namespace(eta), aux["shape"]
     log_t, unit = xp.log(_y(batch, eta)), _of(batch, "log_unit", eta)
     hazard = xp.log(k) + (k - 1) * (log_t - unit) - unit + eta
     lived = xp.exp(k * (log_t - unit) + eta)
@@ -474,38 +474,38 @@ def _weibull_parts(eta: Array, batch: PyTree, own: Own) -> tuple[Array, Array]:
     return hazard, lived
 
 
-def _weibull(eta: Array, batch: PyTree, own: Own) -> Array:
+def _weibull(eta: Array, batch: PyTree, aux: Own) -> Array:
     """Return d log h(t) − H(t), with h(t) = k t^{k−1} e^η; times are in units of their mean."""
-    hazard, lived = _weibull_parts(eta, batch, own)
+    hazard, lived = _weibull_parts(eta, batch, aux)
     return _of(batch, "event", eta) * hazard - lived
 
 
-def _weibull_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    _, lived = _weibull_parts(eta, batch, own)
+def _weibull_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    _, lived = _weibull_parts(eta, batch, aux)
     return _of(batch, "event", eta) - lived, -lived
 
 
-def _piecewise(eta: Array, batch: PyTree, own: Own) -> Array:
+def _piecewise(eta: Array, batch: PyTree, aux: Own) -> Array:
     """Return d (λ_j + η) − Σ_j t_j exp(λ_j + η), the hazard being exp(λ_j + η) in interval j."""
-    xp, hazards = namespace(eta), own["log_hazard"]
+    xp, hazards = namespace(eta), aux["log_hazard"]
     at = xp.asarray(batch["interval"]).astype(xp.int32)
     chosen = at[:, None] == xp.arange(hazards.shape[-1], dtype=xp.int32)[None, :]
     log_hazard = xp.sum(xp.where(chosen, hazards[..., None, :], 0.0), axis=-1) + eta
-    return _of(batch, "event", eta) * log_hazard - _lived(eta, batch, own)
+    return _of(batch, "event", eta) * log_hazard - _lived(eta, batch, aux)
 
 
-def _lived(eta: Array, batch: PyTree, own: Own) -> Array:
+def _lived(eta: Array, batch: PyTree, aux: Own) -> Array:
     xp = namespace(eta)
-    edges = np.concatenate([[0.0], own["breaks"], [np.inf]])[None]
+    edges = np.concatenate([[0.0], aux["breaks"], [np.inf]])[None]
     begin, width = (xp.asarray(of, eta.dtype) for of in (edges[:, :-1], np.diff(edges)))
     spent = xp.clip(_y(batch, eta)[:, None] - begin, 0, width)
     if "start" in batch:
         spent = spent - xp.clip(_of(batch, "start", eta)[:, None] - begin, 0, width)
-    return xp.exp(eta) * (xp.exp(own["log_hazard"]) @ spent.T)
+    return xp.exp(eta) * (xp.exp(aux["log_hazard"]) @ spent.T)
 
 
-def _piecewise_slopes(eta: Array, batch: PyTree, own: Own) -> Slopes:
-    lived = _lived(eta, batch, own)
+def _piecewise_slopes(eta: Array, batch: PyTree, aux: Own) -> Slopes:
+    lived = _lived(eta, batch, aux)
     return _of(batch, "event", eta) - lived, -lived
 
 
@@ -626,51 +626,51 @@ def _exp(eta: np.ndarray) -> np.ndarray:
     return np.exp(np.clip(eta, -30, 30))  # NumPy draws no counts beyond about 10¹⁸
 
 
-def _draw_ordinal(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+def _draw_ordinal(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
     latent = eta + rng.logistic(size=eta.shape)
-    return np.sum(latent[:, None] > own["thresholds"][None, :], axis=1)
+    return np.sum(latent[:, None] > aux["thresholds"][None, :], axis=1)
 
 
-def _draw_poisson(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+def _draw_poisson(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
     return rng.poisson(_exp(eta))
 
 
 def _draw_negative_binomial(
-    rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]
+    rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]
 ) -> np.ndarray:
-    mean = rng.gamma(own["phi"], _exp(eta) / own["phi"])
+    mean = rng.gamma(aux["phi"], _exp(eta) / aux["phi"])
     return rng.poisson(np.minimum(mean, 1e15))
 
 
-def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+def _draw_levels(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
     scores = np.concatenate([np.zeros_like(eta[:, :1]), eta], axis=1)
     return np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
 
 
-def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
+def _draw_weibull(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
     unit = np.asarray(batch["log_unit"])
     began = np.asarray(batch.get("start", 0.0)) * np.exp(-unit)
-    lived = _exp(eta) * began ** own["shape"]  # a time is later than its row's start
-    log_t = (np.log(lived + rng.exponential(size=eta.shape)) - eta) / own["shape"]
+    lived = _exp(eta) * began ** aux["shape"]  # a time is later than its row's start
+    log_t = (np.log(lived + rng.exponential(size=eta.shape)) - eta) / aux["shape"]
     return _exp(log_t + unit)
 
 
-def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    raise InputError("family 'cox' says nothing of when events are: nothing can be simulated.")
+def _no_draw(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
+    raise wrong("family", " 'cox' has no model of event times and cannot be simulated.")
 
 
 CUMULATIVE = "cumulative_hazard"
 """Name of the baseline Λ at the end of a row's follow-up, where it was drawn."""
 
 
-def _no_event(eta: Array, batch: PyTree, own: Own) -> Array:
-    if CUMULATIVE not in own:
-        raise InputError("family 'cox' has no likelihood of a row.")
-    return -own[CUMULATIVE] * namespace(eta).exp(eta)
+def _no_event(eta: Array, batch: PyTree, aux: Own) -> Array:
+    if CUMULATIVE not in aux:
+        raise wrong("family", " 'cox' has no likelihood of a row.")
+    return -aux[CUMULATIVE] * namespace(eta).exp(eta)
 
 
-def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, own: Mapping[str, Any]) -> np.ndarray:
-    hazards, left = _exp(np.asarray(own["log_hazard"])), np.concatenate([[0.0], own["breaks"]])
+def _draw_piecewise(rng: Any, eta: np.ndarray, batch: PyTree, aux: Mapping[str, Any]) -> np.ndarray:
+    hazards, left = _exp(np.asarray(aux["log_hazard"])), np.concatenate([[0.0], aux["breaks"]])
     reached = np.concatenate([[0.0], np.cumsum(np.diff(left) * hazards[:-1])])
     start = np.asarray(batch.get("start", 0.0))
     at = np.searchsorted(left, start, side="right") - 1
@@ -691,7 +691,7 @@ POISSON = Family(
     "count",
     _poisson,
     _poisson_slopes,
-    lambda eta, batch, own: namespace(eta).exp(eta),
+    lambda eta, batch, aux: namespace(eta).exp(eta),
     _draw_poisson,
     effect=RATE,
     logarithmic=True,
@@ -702,7 +702,7 @@ NEGATIVE_BINOMIAL = Family(
     "count",
     _negative_binomial,
     _negative_binomial_slopes,
-    lambda eta, batch, own: namespace(eta).exp(eta),
+    lambda eta, batch, aux: namespace(eta).exp(eta),
     _draw_negative_binomial,
     (PHI,),
     effect=RATE,
@@ -710,16 +710,16 @@ NEGATIVE_BINOMIAL = Family(
 )
 
 FAMILIES: dict[str, Family] = {
-    one.name: one
-    for one in (
+    family.name: family
+    for family in (
         Family(
             "gaussian",
             "identity",
             "number",
             _gaussian,
             _gaussian_slopes,
-            lambda eta, batch, own: eta,
-            lambda rng, eta, batch, own: rng.normal(eta, own["sigma"]),
+            lambda eta, batch, aux: eta,
+            lambda rng, eta, batch, aux: rng.normal(eta, aux["sigma"]),
             (SIGMA,),
         ),
         Family(
@@ -728,8 +728,8 @@ FAMILIES: dict[str, Family] = {
             "number",
             _student,
             _student_slopes,
-            lambda eta, batch, own: eta,
-            lambda rng, eta, batch, own: eta + own["sigma"] * rng.standard_t(own["nu"], eta.shape),
+            lambda eta, batch, aux: eta,
+            lambda rng, eta, batch, aux: eta + aux["sigma"] * rng.standard_t(aux["nu"], eta.shape),
             (SIGMA, Auxiliary("nu", 1.0, "gamma(2, 0.1)")),
         ),
         Family(
@@ -738,8 +738,8 @@ FAMILIES: dict[str, Family] = {
             "two",
             _bernoulli,
             _bernoulli_slopes,
-            lambda eta, batch, own: namespace(eta).stack([sigmoid(-eta), sigmoid(eta)], axis=-1),
-            lambda rng, eta, batch, own: rng.binomial(1, _expit(eta)),
+            lambda eta, batch, aux: namespace(eta).stack([sigmoid(-eta), sigmoid(eta)], axis=-1),
+            lambda rng, eta, batch, aux: rng.binomial(1, _expit(eta)),
             effect="odds ratio",
         ),
         Family(
@@ -748,8 +748,8 @@ FAMILIES: dict[str, Family] = {
             "count",
             _binomial,
             _binomial_slopes,
-            lambda eta, batch, own: sigmoid(eta) * _of(batch, "trials", eta),
-            lambda rng, eta, batch, own: rng.binomial(
+            lambda eta, batch, aux: sigmoid(eta) * _of(batch, "trials", eta),
+            lambda rng, eta, batch, aux: rng.binomial(
                 np.asarray(batch["trials"], np.int64), _expit(eta)
             ),
             effect="odds ratio",
@@ -763,8 +763,8 @@ FAMILIES: dict[str, Family] = {
             "positive",
             _gamma,
             _gamma_slopes,
-            lambda eta, batch, own: namespace(eta).exp(eta),
-            lambda rng, eta, batch, own: rng.gamma(own["shape"], _exp(eta) / own["shape"]),
+            lambda eta, batch, aux: namespace(eta).exp(eta),
+            lambda rng, eta, batch, aux: rng.gamma(aux["shape"], _exp(eta) / aux["shape"]),
             (Auxiliary("shape", 0.0, "gamma(2, 0.1)"),),
             "ratio of means",
             True,
@@ -775,8 +775,8 @@ FAMILIES: dict[str, Family] = {
             "positive",
             _lognormal,
             _lognormal_slopes,
-            lambda eta, batch, own: namespace(eta).exp(eta + own["sigma"] ** 2 / 2),
-            lambda rng, eta, batch, own: _exp(rng.normal(eta, own["sigma"])),
+            lambda eta, batch, aux: namespace(eta).exp(eta + aux["sigma"] ** 2 / 2),
+            lambda rng, eta, batch, aux: _exp(rng.normal(eta, aux["sigma"])),
             (Auxiliary("sigma", 0.0, "exponential(1)"),),
             "ratio of medians",
             True,
@@ -789,9 +789,9 @@ FAMILIES: dict[str, Family] = {
             "share",
             _beta,
             _beta_slopes,
-            lambda eta, batch, own: sigmoid(eta),
-            lambda rng, eta, batch, own: rng.beta(
-                own["phi"] * _expit(eta), own["phi"] * _expit(-eta)
+            lambda eta, batch, aux: sigmoid(eta),
+            lambda rng, eta, batch, aux: rng.beta(
+                aux["phi"] * _expit(eta), aux["phi"] * _expit(-eta)
             ),
             (Auxiliary("phi", 0.0, "gamma(2, 0.1)"),),
             "odds ratio",
@@ -842,7 +842,7 @@ FAMILIES: dict[str, Family] = {
         ),
         Family(
             "cox",
-            "log of the hazard, each site with a baseline of its own",
+            "log of the hazard, each site with its own baseline",
             "time",
             _no_event,
             None,

@@ -124,8 +124,8 @@ def checked_counts(sums: Mapping[str, Counts], level: float) -> PredictiveCheck:
     return PredictiveCheck((*lines, *_lines(ALL, together, level)), None, level)
 
 
-def _lines(site: str, one: Counts, level: float) -> list[Line]:
+def _lines(site: str, counts: Counts, level: float) -> list[Line]:
     return [
-        line_of(site, name, seen / one.rows, one.simulated[name] / one.rows, level)
-        for name, seen in one.observed.items()
+        line_of(site, name, seen / counts.rows, counts.simulated[name] / counts.rows, level)
+        for name, seen in counts.observed.items()
     ]

@@ -33,7 +33,7 @@ from consortia.core.arguments import unknown
 from consortia.data.columns import Column, Table, as_levels, column_of, level
 from consortia.data.mending import key, mend, text
 from consortia.data.writing import loosely
-from consortia.errors import InputError, located
+from consortia.errors import InputError, located, wrong
 from consortia.models.regression.r_words import check_words
 from consortia.models.regression.remedies import missing_code
 from consortia.models.regression.splines import WORDS, Basis, bases
@@ -139,8 +139,8 @@ class Factor(NamedTuple):
             InputError: an unknown column, one of strings, or a value that is not finite.
         """
         missing = np.any([table[name].missing for name in self.columns], axis=0)
+        numbers = self.numbers(table, where)
         with np.errstate(all="ignore"):
-            numbers = np.asarray(_evaluated(self.tree, table, self.text, where), float)
             if self.basis is not None:
                 beyond = self.basis.outside(numbers) & ~missing
                 if beyond.any():
@@ -157,6 +157,11 @@ class Factor(NamedTuple):
                 f"{self.first(table, wrong, remedy)}."
             ).at(**self.place(table, wrong))
         return np.where(missing, np.nan, numbers)
+
+    def numbers(self, table: Table, where: str) -> np.ndarray:
+        """Return the expression as it is computed, without a basis; it may not be finite."""
+        with np.errstate(all="ignore"):
+            return np.asarray(_evaluated(self.tree, table, self.text, where), float)
 
     def place(self, table: Table, wrong: np.ndarray) -> dict[str, Any]:
         """Return the column, and the place of the first of some rows."""
@@ -229,16 +234,16 @@ def parse(text: Any) -> Parsed:
     response, survival, entry = _response(code.part(left[0][0]))
     terms, factors, offset = [], {}, None
     words: dict[str, tuple[str, ...]] = dict.fromkeys(COLUMN_WORDS, ())
-    written = [[_columns_of(code.part(one)) for one in term] for term in right]
-    for made in (one for term in written for one in itertools.product(*term)):
+    written = [[_columns_of(code.part(node)) for node in term] for term in right]
+    for made in (product for term in written for product in itertools.product(*term)):
         kinds = {factor.kind for factor in made}
         if word := next((word for word in COLUMN_WORDS if word in kinds), None):
             if len(made) > 1:
-                raise InputError(f"formula {text!r}: {word}(...) must be a term of its own.")
+                raise InputError(f"formula {text!r}: {word}(...) must be a separate term.")
             words[word] += made[0].columns
         elif "offset" in kinds:
             if len(made) > 1 or offset is not None:
-                raise InputError(f"formula {text!r}: offset(...) must be a single term of its own.")
+                raise InputError(f"formula {text!r}: offset(...) must be a single, separate term.")
             offset = made[0]._replace(kind="plain")
         elif len(made) > 1 and "smooth" in kinds:
             raise InputError(f"formula {text!r}: s(...) has no interactions: write it alone.")
@@ -247,10 +252,10 @@ def parse(text: Any) -> Parsed:
             factors.update({factor.text: factor for factor in made})
     inside: list[Group] = []
     for group in groups:
-        of_group = [_plain(_factor(code.part(one))) for one in group.inside if one]
-        factors.update({one.text: one for one in of_group if one.text not in factors})
+        of_group = [_plain(_factor(code.part(node))) for node in group.inside if node]
+        factors.update({plain.text: plain for plain in of_group if plain.text not in factors})
         names = iter(of_group)
-        texts = tuple(next(names).text if one else "" for one in group.inside)
+        texts = tuple(next(names).text if node else "" for node in group.inside)
         inside.append(group._replace(inside=texts))
     if not terms and not groups:
         raise InputError(f"formula {text!r} has nothing after the ~.")
@@ -303,7 +308,7 @@ def _factor(code: Code) -> Factor:
     if outer in COLUMN_WORDS and isinstance(tree, ast.Call):
         names = tuple(argument.id for argument in tree.args if isinstance(argument, ast.Name))
         if not names or len(names) < len(tree.args):
-            raise InputError(f"formula: {text}: {outer} takes names of columns.")
+            raise wrong("formula", f": {text}: {outer} takes names of columns.")
         return Factor(text, COLUMN_WORDS[outer], tree, names)
     if outer in WORDS and isinstance(tree, ast.Call) and tree.args:
         return Factor(text, "plain", tree, _columns(tree.args[0], text))
@@ -316,17 +321,17 @@ def _factor(code: Code) -> Factor:
     allowed = {"levels": "reference", "smooth": "k"}.get(kind)
     if not tree.args or len(more) + len(words) > (allowed is not None) or words.keys() - {allowed}:
         takes = f" and {allowed}=" if allowed else ""
-        raise InputError(f"formula: {text}: {outer} takes one expression{takes}.")
+        raise wrong("formula", f": {text}: {outer} takes one expression{takes}.")
     inner, option = tree.args[0], next(iter([*more, *words.values()]), None)
     columns = _columns(inner, text)
     if kind == "levels":
         if not isinstance(inner, ast.Name):
-            raise InputError(f"formula: {text}: C takes the name of a column.")
+            raise wrong("formula", f": {text}: C takes the name of a column.")
         return Factor(text, kind, inner, columns, None if option is None else level(option))
     if kind != "smooth" or option is None:
         return Factor(text, kind, inner, columns)
     if not isinstance(option, int) or not LEAST_KNOTS <= option <= MOST_KNOTS:
-        raise InputError(f"formula: {text}: k is an integer from {LEAST_KNOTS} to {MOST_KNOTS}.")
+        raise wrong("formula", f": {text}: k is an integer from {LEAST_KNOTS} to {MOST_KNOTS}.")
     return Factor(text, kind, inner, columns, None, option)
 
 
@@ -342,7 +347,7 @@ def _response(code: Code) -> tuple[tuple[Factor, ...], bool, Factor | None]:
             raise InputError(
                 f"formula: {code.shown}: Surv takes the time and the event, in this order, or "
                 "start, stop and event."
-            )
+            ).at("formula")
         *start, stop, event = (_plain(_factor(code.part(part))) for part in inside)
         return (stop, event), True, start[0] if start else None
     return (_plain(_factor(code)),), False, None
@@ -361,13 +366,13 @@ def _without_groups(code: Code) -> tuple[str, list[Group]]:
                 f"formula: {written}: give one column after the bar, {SITE} for the site itself, "
                 f"{SITE}:column or {SITE}/column for groups inside it, or shared(column) for "
                 "groups that are at several sites."
-            )
+            ).at("formula")
         parts = [part.strip() for part in terms.split("+")]
         inside = ["" if part == "1" else part for part in parts if part != "0"]
         if "1" not in parts and "0" not in parts:
             inside.insert(0, "")
         if not inside:
-            raise InputError(f"formula: {written} has nothing that differs between groups.")
+            raise wrong("formula", f": {written} has nothing that differs between groups.")
         for by, kind in kinds:
             groups.append(Group(by, tuple(dict.fromkeys(inside)), bar == "|", kind))
         return MARK
@@ -377,9 +382,9 @@ def _without_groups(code: Code) -> tuple[str, list[Group]]:
     rest = re.sub(rf"~\s*{MARK}\s*\+", "~", rest)
     rest = re.sub(rf"~\s*{MARK}\s*$", "~ 1", rest)
     if "|" in rest:
-        raise InputError(f"formula {code.shown!r}: put group terms in brackets, (1 | {SITE}).")
+        raise wrong("formula", f" {code.shown!r}: put group terms in brackets, (1 | {SITE}).")
     if MARK in rest:
-        raise InputError(f"formula {code.shown!r}: add group terms with a plus.")
+        raise wrong("formula", f" {code.shown!r}: add group terms with a plus.")
     return rest, groups
 
 
@@ -404,9 +409,9 @@ def _kinds(code: Code, group: str) -> list[tuple[str, GroupKind]]:
 def _plain(factor: Factor) -> Factor:
     if factor.kind in COLUMN_WORDS:
         text = f"{factor.kind}({', '.join(factor.columns)})"
-        raise InputError(f"formula: {text} stands on the right side.")
+        raise wrong("formula", f": {text} stands on the right side.")
     if factor.kind != "plain" or _is_basis(factor.tree):
-        raise InputError(f"formula: {factor.text}: give a column or an expression of columns here.")
+        raise wrong("formula", f": {factor.text}: give a column or an expression of columns here.")
     return factor
 
 
@@ -426,29 +431,29 @@ def _columns(tree: ast.expr, text: str) -> tuple[str, ...]:
             walk(node.right)
         elif isinstance(node, ast.UnaryOp) and type(node.op) in OPERATORS:
             walk(node.operand)
-        elif isinstance(node, ast.Compare) and {type(one) for one in node.ops} <= OPERATORS.keys():
+        elif isinstance(node, ast.Compare) and {type(op) for op in node.ops} <= OPERATORS.keys():
             for part in (node.left, *node.comparators):
                 walk(part)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
             if node.func.id in (*WHOLE, *WORDS, "offset", *COLUMN_WORDS):
-                raise InputError(f"formula: {text}: {node.func.id} stands outermost in a factor.")
+                raise wrong("formula", f": {text}: {node.func.id} stands outermost in a factor.")
             if node.func.id not in FUNCTIONS:
                 known = [*FUNCTIONS, *WHOLE, "offset"]
                 raise InputError(
                     f"formula: {text}: {node.func.id!r} is not a function of formulas: "
                     f"{unknown(node.func.id, known)}."
-                )
+                ).at("formula")
             for part in node.args:
                 walk(part)
         else:
             raise InputError(
                 f"formula: {text}: {ast.unparse(node)} cannot be evaluated; write columns, "
                 f"numbers, arithmetic and {', '.join(FUNCTIONS)}."
-            )
+            ).at("formula")
 
     walk(tree)
     if not columns:
-        raise InputError(f"formula: {text} has no column in it.")
+        raise wrong("formula", f": {text} has no column in it.")
     return tuple(dict.fromkeys(columns))
 
 
@@ -482,7 +487,7 @@ def _constant(node: ast.expr, text: str) -> Any:
         return node.value
     raise InputError(
         f"formula: {text}: {ast.unparse(node)} is neither a number nor a string in quotes."
-    )
+    ).at("formula")
 
 
 def _evaluated(node: ast.expr, table: Table, text: str, where: str) -> Any:

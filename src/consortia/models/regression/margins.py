@@ -130,16 +130,16 @@ class MarginalEffects(Drawn):
         low, high = (f"{100 * q:.4g} %" for q in interval_ends(self.level))
         heads = ["mean", "median", low, high, "P(> 0)"]
 
-        def cells(one: Effect) -> list[str]:
-            values = (one.mean, one.median, one.lower, one.upper)
-            return [*map(short, values), f"{one.above:.3f}"]
+        def cells(effect: Effect) -> list[str]:
+            values = (effect.mean, effect.median, effect.lower, effect.upper)
+            return [*map(short, values), f"{effect.above:.3f}"]
 
         first = [[f"on {self.scale}", *heads]]
-        first += [[str(one.key), *cells(one)] for one in self.over_all.lines]
+        first += [[str(effect.key), *cells(effect)] for effect in self.over_all.lines]
         return [
             first,
             *(
-                [[str(key), *heads], *([one.site, *cells(one)] for one in rows)]
+                [[str(key), *heads], *([effect.site, *cells(effect)] for effect in rows)]
                 for key, rows in self.by_site.items()
             ),
         ]
@@ -154,10 +154,10 @@ class MarginalEffects(Drawn):
     def blocks(self) -> dict[str, list[Line]]:
         """The lines of a forest plot: each effect at the sites and over all of them."""
         panels: dict[str, list[Line]] = {}
-        for one in sorted(self.lines, key=lambda one: one.site == ALL):
-            kind = "common" if one.site == ALL else "site"
-            line = Line(one.site, one.median, one.lower, one.upper, kind)
-            panels.setdefault(str(one.key), []).append(line)
+        for effect in sorted(self.lines, key=lambda effect: effect.site == ALL):
+            kind = "common" if effect.site == ALL else "site"
+            line = Line(effect.site, effect.median, effect.lower, effect.upper, kind)
+            panels.setdefault(str(effect.key), []).append(line)
         return panels
 
 
@@ -206,7 +206,7 @@ def jumps(agreed: Specification, columns: Sequence[str]) -> tuple[str, ...]:
     ]
     if not texts:
         return ()
-    return (f"{', '.join(texts)}: a derivative does not see a jump; make a column of it",)
+    return (f"{', '.join(texts)}: a derivative ignores a jump; make it a column",)
 
 
 class UnmovableError(InputError):
@@ -285,14 +285,14 @@ def _site_averages(
         # the mean of a binomial row is of all its trials
         share = known / count
         parts = [
-            _averages(density, what, derivative, draws, given, share, beside, first, second)
-            for beside in fixed
+            _averages(density, what, derivative, draws, given, share, others, first, second)
+            for others in fixed
         ]
         effects = np.stack(parts, axis=1) if times is not None else parts[0]
         if density.family.base == "bernoulli":
             effects = effects[:, 1:]
-        for place, name in enumerate(outcomes):
-            values = effects.reshape(len(effects), -1)[:, place]
+        for number, name in enumerate(outcomes):
+            values = effects.reshape(len(effects), -1)[:, number]
             averages[Key(column, contrast, name)] = Average(count, values)
     return averages
 
@@ -366,7 +366,7 @@ def _changes(
     ]
     if of_column or held.kind == "truth":
         levels = agreed.levels[of_column[0]] if of_column else ("False", "True")
-        reference, *others = (one for one in levels if one != GAP)
+        reference, *others = (level for level in levels if level != GAP)
 
         def at(level: str) -> PyTree:
             if held.kind == "text":
@@ -384,10 +384,10 @@ def _changes(
     most, spread = float(size.max()) or 1.0, float(np.std(x[~held.missing])) or np.inf
     step = STEP * np.minimum(np.maximum(size, NEAR_ZERO * most), spread)
     up, down = x + step, x - step
-    for one in factors.values():
-        whole = isinstance(one.tree, ast.Name) and one.columns == (column,)
-        if whole and one.basis is not None and one.basis.word == "bs":
-            low, high = one.basis.boundary  # a row beyond it stays there, and is refused
+    for factor in factors.values():
+        whole = isinstance(factor.tree, ast.Name) and factor.columns == (column,)
+        if whole and factor.basis is not None and factor.basis.word == "bs":
+            low, high = factor.basis.boundary  # a row beyond it stays there, and is refused
             up, down = np.minimum(up, np.maximum(x, high)), np.maximum(down, np.minimum(x, low))
     held_rows = rows()
     try:
@@ -396,8 +396,8 @@ def _changes(
         raise UnmovableError(f"beside its values {error}") from None
     apart = np.where(held.missing, 1.0, up - down)  # what the difference of these two numbers is
     tangent = {
-        name: (one - below[name]) / apart.reshape(-1, *[1] * (one.ndim - 1))
-        for name, one in above.items()
+        name: (values - below[name]) / apart.reshape(-1, *[1] * (values.ndim - 1))
+        for name, values in above.items()
     }
     yield SLOPE, True, held_rows, tangent
 

@@ -138,7 +138,7 @@ def _response(
 def _time(
     question: Question,
     wanted: Wanted,
-    beside: Table,
+    asked_columns: Table,
     kept: Table,
     where: str,
     cells: int,
@@ -148,12 +148,12 @@ def _time(
 ) -> SiteCounts | None:
     """Add events and follow-up of a site; return its counts between the agreed times."""
     levels, numbers = into
-    for name, column in beside.items():
+    for name, column in asked_columns.items():
         if column.missing.any():
             raise InputError(f"{where}: describe: values of {name!r} are missing.")
     stop, event = question.response(kept, where)
     followup = followed(
-        labels, question.entries(kept, where), stop, _kinds(wanted, beside, event, where)
+        labels, question.entries(kept, where), stop, _kinds(wanted, asked_columns, event, where)
     )
     names = (ENDED, *wanted.kinds)
     counts = np.round(np.bincount(followup.kind, frequencies, len(names))).astype(int).tolist()
@@ -174,18 +174,18 @@ def _time(
         )
     strata = {ALL: np.arange(len(followup.time))}
     if wanted.by is not None:
-        texts_by = as_levels(beside[wanted.by])[followup.first]
+        texts_by = as_levels(asked_columns[wanted.by])[followup.first]
         strata = {text: np.flatnonzero(texts_by == text) for text in np.unique(texts_by).tolist()}
     return site_counts(
         followup.time, followup.kind, strata, wanted.times, len(wanted.kinds), cells, frequencies
     )
 
 
-def _kinds(wanted: Wanted, beside: Table, event: np.ndarray, where: str) -> np.ndarray:
+def _kinds(wanted: Wanted, asked_columns: Table, event: np.ndarray, where: str) -> np.ndarray:
     """Return the kind of the event of each row, 0 where there is none."""
     if wanted.event is None:
         return event.astype(int)
-    codes = beside[wanted.event]
+    codes = asked_columns[wanted.event]
     known = {code: index + 1 for index, (code, _) in enumerate(wanted.causes)}
     if not set(np.unique(codes.values).tolist()) <= {0.0, *map(float, known)}:
         raise InputError(
@@ -339,8 +339,8 @@ def _range_text(value: Range | None) -> str:
 
 
 def _number_line(name: str, every: Sequence[SiteDescription], rows: Sequence[int]) -> Line:
-    moments = [_moments(name, one) for one in every]
-    known = [(n, *one) for n, one in zip(rows, moments, strict=True) if one is not None]
+    moments = [_moments(name, description) for description in every]
+    known = [(n, *moment) for n, moment in zip(rows, moments, strict=True) if moment is not None]
     if not known:
         return Line(name, "", (MISSING,) * (len(every) + 1))
     total = sum(n for n, _, _ in known)
@@ -349,7 +349,7 @@ def _number_line(name: str, every: Sequence[SiteDescription], rows: Sequence[int
     overall = _spread_text(mean, float(np.sqrt(squares / max(total - 1, 1))))
     if len(known) < len(every):
         overall += f", at {len(known)} of {len(every)} sites"
-    cells = [MISSING if one is None else _spread_text(*one) for one in moments]
+    cells = [MISSING if moment is None else _spread_text(*moment) for moment in moments]
     return Line(name, "", (*cells, overall))
 
 
@@ -370,14 +370,14 @@ def _spread_text(mean: float, sd: float) -> str:
 
 def _level_lines(name: str, every: Sequence[SiteDescription], levels: list[str]) -> list[Line]:
     """Return one line a level that a site tells, and one of what is merged."""
-    reported = [one.levels.get(name) for one in every]
-    units = next((one.units[name] for one in every if name in one.units), "")
+    reported = [site.levels.get(name) for site in every]
+    units = next((site.units[name] for site in every if name in site.units), "")
     levels = list(in_order(levels)) if all(map(is_number, levels)) else levels
-    totals = [0 if one is None else sum(one.counts.values()) + one.rest for one in reported]
-    merged_rows = sum(one.rest for one in reported if one)
+    totals = [0 if c is None else sum(c.counts.values()) + c.rest for c in reported]
+    merged_rows = sum(c.rest for c in reported if c)
     lines, variable = [], "outcome" if name.startswith(SURVIVAL) else name
     for level in levels:
-        counts = [None if one is None else _count(one, level) for one in reported]
+        counts = [None if c is None else _count(c, level) for c in reported]
         cells = [
             MISSING if n is None or not total else _share(n, total)
             for n, total in zip(counts, totals, strict=True)
@@ -386,7 +386,7 @@ def _level_lines(name: str, every: Sequence[SiteDescription], levels: list[str])
         overall = f"{known:,} or more" if None in counts else _share(known, sum(totals))
         lines.append(Line(variable, level + (f", {units}" if units else ""), (*cells, overall)))
     if merged_rows:
-        cells = [MISSING if not one or not one.rest else f"{one.rest:,}" for one in reported]
+        cells = [MISSING if not c or not c.rest else f"{c.rest:,}" for c in reported]
         lines.append(Line(variable, "other levels", (*cells, f"{merged_rows:,}")))
     return lines
 

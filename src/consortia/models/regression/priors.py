@@ -215,7 +215,7 @@ def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
             raise InputError(f"prior of {key!r}: {word}: the {name} is {value:g}; it must be > 0.")
     if form.lower > lower:
         raise InputError(
-            f"prior of {key!r}: {word} has no mass below 0, where this parameter may be: take "
+            f"prior of {key!r}: {word} has no mass below 0, where this parameter may be: use "
             "normal, student_t, cauchy or laplace."
         )
     return Prior(word, arguments)

@@ -115,10 +115,10 @@ def check_share(formula: str, levels: Mapping[str, Sequence[str]]) -> None:
     if RESPONSE in levels:
         column = quoted(str(parse(formula).response[0].column))
         raise InputError(
-            f"stabilise: the share of treated rows is known of a response of 0 and 1 alone: "
-            f"write I({column} == {levels[RESPONSE][1]!r}) ~ ... as the formula, or give "
-            "stabilise = false."
-        )
+            "stabilise: the share of treated rows is known only for a response of 0 and 1: write "
+            f"I({column} == {levels[RESPONSE][1]!r}) ~ ... as the formula, or give stabilise = "
+            "false."
+        ).at("stabilise")
 
 
 def _treatment(settings: Mapping[str, Any]) -> tuple[str, float]:

@@ -33,7 +33,7 @@ class ProportionalHazards:
     def p(self) -> np.ndarray:
         """Two-sided probability of a change as large, were hazards proportional."""
         z = np.abs(self.change) / self.error
-        return np.array([math.erfc(one / math.sqrt(2)) for one in z])
+        return np.array([math.erfc(value / math.sqrt(2)) for value in z])
 
     def __str__(self) -> str:
         """Return the table as plain text."""
@@ -69,7 +69,7 @@ def log_time_sums(rows: Mapping[str, np.ndarray], eta: np.ndarray) -> np.ndarray
     first = rows.get("first", np.zeros(len(stop), int))
     starts = rows.get("start", np.full(len(stop), -np.inf))
     weights = np.asarray(rows.get("weight", np.ones(len(stop))), float)
-    found = np.zeros((3, 1 + x.shape[1] + x.shape[1] ** 2))
+    sums = np.zeros((3, 1 + x.shape[1] + x.shape[1] ** 2))
     for event in np.flatnonzero(seen):
         at = stop[event]
         risk = (first == first[event]) & (stop >= at) & (starts < at)
@@ -78,9 +78,9 @@ def log_time_sums(rows: Mapping[str, np.ndarray], eta: np.ndarray) -> np.ndarray
         mean = weight @ x[risk]
         apart = x[risk] - mean
         spread = (weight[:, None] * apart).T @ apart
-        own = np.concatenate([[1.0], x[event] - mean, spread.ravel()])
-        found += weights[event] * np.log(at) ** np.arange(3)[:, None] * own
-    return found
+        of_event = np.concatenate([[1.0], x[event] - mean, spread.ravel()])
+        sums += weights[event] * np.log(at) ** np.arange(3)[:, None] * of_event
+    return sums
 
 
 def changes(names: Sequence[str], sums: np.ndarray, turn: np.ndarray) -> ProportionalHazards:

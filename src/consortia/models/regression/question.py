@@ -38,7 +38,7 @@ from consortia.data.mending import key, mend, rows_text, text
 from consortia.data.preparation import Moments
 from consortia.data.tables import word_kept
 from consortia.data.writing import loosely, preferred, same_loosely
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.families import Family
 from consortia.models.regression.formula import SITE, Factor, Group, Parsed
 from consortia.models.regression.remedies import remedies
@@ -197,7 +197,7 @@ class Question:
         """
         table = self.selected(table, site)
         if not self.columns:
-            raise InputError(f"formula {self.parsed.text!r} has no column.")
+            raise wrong("formula", f" {self.parsed.text!r} has no column.")
         used, faults = self._readable(table, site)
         faults.check()
         return self._kept(used, table, site)
@@ -256,10 +256,10 @@ class Question:
     def numbers(self) -> tuple[str, ...]:
         """The columns of which numbers are made, where they are not strings."""
         every = [*self.parsed.factors.values(), *self.parsed.response, *self.extra.values()]
-        every += [one for one in (self.parsed.offset, self.parsed.entry) if one]
-        plain = [name for one in every if one.kind != "levels" for name in one.columns]
+        every += [factor for factor in (self.parsed.offset, self.parsed.entry) if factor]
+        plain = [name for factor in every if factor.kind != "levels" for name in factor.columns]
         of_levels = {self.parsed.response[0].column} if self._names_levels else set()
-        return tuple(dict.fromkeys(one for one in plain if one != SITE and one not in of_levels))
+        return tuple(dict.fromkeys(c for c in plain if c != SITE and c not in of_levels))
 
     @property
     def _names_levels(self) -> bool:
@@ -290,33 +290,33 @@ class Question:
                 line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
                 faults.append(
                     f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
-                    f"which differ only in spelling: {line}"
+                    f"that differ only in spelling: {line}"
                 )
         if faults:
-            raise InputError("\n".join(faults)).at(argument=name, site=site)
+            raise InputError("\n".join(faults)).at(name, site=site)
 
     def guesses(self, kept: Table, site: str, least: int) -> tuple[Guess, ...]:
         """List the guesses about the columns of `kept`, made in ``least`` rows or more."""
-        guesses = [one for name in self.columns for one in kept[name].guesses]
+        guesses = [guess for name in self.columns for guess in kept[name].guesses]
         changes = self.harmonise.get(site)
         confirmed = set() if changes is None else {*changes.missing_values}
         for name in self.numbers:
             column = kept[name]
             if column.kind not in ("number", "date") or name in confirmed:
                 continue
-            for one in suspicious(column.values[~column.missing]):
-                value = f"{one.value:.12g}"
+            for code in suspicious(column.values[~column.missing]):
+                value = f"{code.value:.12g}"
                 if column.kind == "date":
-                    row = int(np.flatnonzero(column.values == one.value)[0])
+                    row = int(np.flatnonzero(column.values == code.value)[0])
                     value = text(str(as_levels(column)[row]))
                 line = mend(site, "missing_values", f"{key(name)} = [{value}]")
                 guesses.append(
                     Guess(
                         name,
                         f"{site}: {name}: {value} is taken as a {column.kind}, in "
-                        f"{rows_text(one.rows)}; {one.why}",
+                        f"{rows_text(code.rows)}; {code.why}",
                         f"{line} makes it missing, [] confirms it",
-                        one.rows,
+                        code.rows,
                     )
                 )
         guesses += self._offset_doubt(kept, site)
@@ -324,7 +324,7 @@ class Question:
             line = mend(site, "", "approved = true")
             sentence = f"{site}: what `consortia init` proposed is applied"
             guesses.append(Guess("", sentence, f"{line} confirms it"))
-        return tuple(one for one in guesses if not one.rows or one.rows >= least)
+        return tuple(guess for guess in guesses if not guess.rows or guess.rows >= least)
 
     def imputed(self, kept: Table, site: str, number: int) -> Table:
         """Return an imputation of the rows of `kept`; equal numbers give equal ones.
@@ -333,8 +333,8 @@ class Question:
             InputError: no value of a column is known at the site.
         """
         where, columns = f"site {site!r}", self.parsed.columns
-        named = {one.column for one in self.parsed.factors.values() if is_levels(one, kept)}
-        levels = [one for one in columns if one in named or kept[one].kind in ("text", "truth")]
+        named = {f.column for f in self.parsed.factors.values() if is_levels(f, kept)}
+        levels = [name for name in columns if name in named or kept[name].kind in ("text", "truth")]
         rng = np.random.default_rng((self.imputation_seed, number, *site.encode()))
         return imputed(kept, columns, levels, self._outcome(kept, where), rng, where)
 
@@ -345,9 +345,9 @@ class Question:
             return {TIME: cumulative_hazard(time, event), EVENT: event}
         if self.levels_of_response(kept):
             texts = self.parsed.response[0].texts(kept, where)
-            return {one: (texts == one).astype(float) for one in np.unique(texts)[1:].tolist()}
+            return {t: (texts == t).astype(float) for t in np.unique(texts)[1:].tolist()}
         (y,) = self.response(kept, where)
-        extras = {name: one.values(kept, where) for name, one in self.extra.items()}
+        extras = {name: factor.values(kept, where) for name, factor in self.extra.items()}
         if self.family.response == "count":
             against = (
                 extras["trials"] - y + 0.5 if "trials" in extras else extras.get("exposure", 1.0)
@@ -373,9 +373,9 @@ class Question:
         used = {name: column_of(table, name, where) for name in needed}
         if site is None and any(SITE in term.columns for term in self.parsed.factors.values()):
             raise InputError(
-                f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing of "
-                f"a new one. Name a site, or write (1 | {SITE})."
-            )
+                f"formula {self.parsed.text!r} has a coefficient of each site: it says nothing "
+                f"about a new one. Name a site, or write (1 | {SITE})."
+            ).at("formula")
         filled = set(self.parsed.columns) if self.missing == "indicator" else set()
         offset = self.parsed.offset.columns if self.parsed.offset else ()
         for name in {*needed} - (filled - {*extra, *offset}):
@@ -759,13 +759,13 @@ def levels_given(levels: Any) -> dict[str, tuple[str, ...]]:
     if levels is None:
         return {}
     if not isinstance(levels, Mapping):
-        raise InputError(f"levels is {levels!r}: give a dict, such as {{'stage': ['I', 'II']}}.")
+        raise wrong("levels", f" is {levels!r}: give a dict, such as {{'stage': ['I', 'II']}}.")
     given = {}
     for name, values in levels.items():
         if isinstance(values, str) or not isinstance(values, Sequence):
-            raise InputError(f"levels[{name!r}] is {values!r}: give a list, the reference first.")
+            raise wrong("levels", f"[{name!r}] is {values!r}: give a list, the reference first.")
         texts = tuple(level(value) for value in values)
         if len(texts) < 2 or len(set(texts)) < len(texts):
-            raise InputError(f"levels[{name!r}]: give at least two levels, each once.")
+            raise wrong("levels", f"[{name!r}]: give at least two levels, each once.")
         given[str(name)] = texts
     return given

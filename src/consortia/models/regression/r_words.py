@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 
 HERE = {
     **dict.fromkeys(("factor", "as.factor", "as.character"), "write C(column)"),
@@ -19,7 +19,7 @@ HERE = {
         ("rcs", "cr", "pspline", "splines"),
         "write s(column, k=10), or ns(column, knots=[...], boundary=[...])",
     ),
-    **dict.fromkeys(("te", "ti", "t2"), "smooths of two numbers are not here; write s(a) + s(b)"),
+    **dict.fromkeys(("te", "ti", "t2"), "a smooth takes one number; write s(a) + s(b)"),
     "pmin": "write minimum(a, b)",
     "pmax": "write maximum(a, b)",
     "cut": "write I(column > 50) for each bound, or make the levels at the sites",
@@ -28,7 +28,7 @@ HERE = {
     ),
     "interaction": "write a:b",
     "frailty": "write (1 | column), with family 'weibull' or 'piecewise_exponential'",
-    **dict.fromkeys(("tt", "tvc"), "coefficients that depend on time are not here"),
+    **dict.fromkeys(("tt", "tvc"), "coefficients that depend on time are not supported"),
     **dict.fromkeys(("cbind", "trials"), "name the successes, and give trials='column'"),
     "weights": "give weights='column'",
     "re": "write (1 | column)",
@@ -36,21 +36,21 @@ HERE = {
     "us": "write (1 + x | column)",
     "diag": "write (1 + x || column)",
     **dict.fromkeys(
-        ("mo", "monotonic"), "monotonic effects are not here; C(column) has one of each level"
+        ("mo", "monotonic"), "not supported; C(column) has a coefficient for each level"
     ),
-    **dict.fromkeys(("mi", "me"), "give missing='impute'; errors of measurement are not here"),
+    **dict.fromkeys(("mi", "me"), "give missing='impute'; measurement error is not supported"),
     **dict.fromkeys(
         ("gp", "ar", "arma", "ma", "cosy", "sar", "car"),
-        "not here: rows are independent given the levels of their groups",
+        "not supported: rows are independent given the levels of their groups",
     ),
     **dict.fromkeys(
         ("lag", "lead", "diff", "cumsum"),
-        "not here: rows have no order; make the column at the sites",
+        "not supported: rows have no order; make the column at the sites",
     ),
     **dict.fromkeys(("sin", "cos", "tan"), "make the column at the sites, or write s(column)"),
     **dict.fromkeys(
         ("mean", "median", "sd", "min", "max", "quantile", "rank"),
-        "not here: it would be of each site's rows; center(column) and scale(column) use all",
+        "not supported: it would use one site's rows; center(column) and scale(column) use all",
     ),
     **dict.fromkeys(("lo", "loess", "lowess"), "write s(column)"),
     "nsk": "write s(column, k=10)",
@@ -72,4 +72,4 @@ def check_words(formula: str) -> None:
     names = dict.fromkeys(match["name"] for match in CALL.finditer(formula) if match["name"])
     advice = [f"{name}(...): {HERE[name]}" for name in names if name in HERE]
     if advice:
-        raise InputError(f"formula {formula!r}: {'; '.join(advice)}.")
+        raise wrong("formula", f" {formula!r}: {'; '.join(advice)}.")

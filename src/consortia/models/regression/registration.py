@@ -60,7 +60,7 @@ class Registration:
             for name, unit in agreed.units.items()
             if not name.startswith(("inside ", f"{GAP}("))
         }
-        sites = {name for name, one in agreed.question.parsed.factors.items() if one.column == SITE}
+        sites = {name for name, f in agreed.question.parsed.factors.items() if f.column == SITE}
         levels = {name: words for name, words in agreed.levels.items() if name not in sites}
         return cls(levels, inside, agreed.fills)
 
@@ -137,7 +137,7 @@ class Registration:
             raise InputError(
                 f"registered.levels.response: family {question.family.name!r} takes two, not "
                 f"{', '.join(levels[RESPONSE])}."
-            )
+            ).at("registered.levels.response")
         cuts = breaks_of(question, breaks, units[TIME].mean if TIME in units else 1.0)
         order = dict.fromkeys([*question.parsed.factors, *_places(question)])
         ordered = {name: levels[name] for name in order if name in levels}
@@ -233,13 +233,13 @@ class Registration:
             levels = self._levels(question, name)
             site_levels = np.unique(as_levels(kept[column])[~kept[column].missing]).tolist()
             for level in (site_level for site_level in site_levels if site_level not in levels):
-                place = located(column, level)
-                line = mend(site, f"recode.{key(column)}", f"{text(place.written)} = ...")
+                spot = located(column, level)
+                line = mend(site, f"recode.{key(column)}", f"{text(spot.written)} = ...")
                 faults.add(
-                    f"{place.where}: {column} is {place.written!r}, which is none of the levels "
-                    f"that the study registers ({', '.join(levels)}). Where it is another word for "
-                    f"one of these: {line}; where it is a level of its own, the study has to be "
-                    "registered anew with it."
+                    f"{spot.where}: {column} is {spot.written!r}, which is none of the levels that "
+                    f"the study registers ({', '.join(levels)}). Where it is another word for one "
+                    f"of these: {line}; where it is a separate level, the study has to be "
+                    "registered again with it."
                 )
         for name, (low, high) in self.ranges.items():
             at_site = kept[name]
@@ -253,16 +253,16 @@ class Registration:
                 missing = mend(site, "missing_values", f"{key(name)} = [{code}]")
                 faults.add(
                     f"{first.where}: {name} is {first.written}; the study registers {low:g} to "
-                    f"{high:g}, and {len(outside)} values here are outside. Where that stands "
-                    f"for a missing value: {missing}; where it is in another unit: "
+                    f"{high:g}, and {len(outside)} values here are outside. Where that stands for "
+                    f"a missing value: {missing}; where it is in another unit: "
                     f"{mend(site, 'scale', f'{key(name)} = ...')}; where it is right, the study "
-                    "has to be registered anew with a wider range."
+                    "has to be registered again with a wider range."
                 )
         for name in kept:
             if kept[name].missing.any() and name not in self.fills and self._marked(question, name):
                 faults.add(
                     f"site {site!r}: values of {name} miss, for which the study registers nothing: "
-                    f"it has to be registered anew with registered.fills.{key(name)}, or {GAP!r} "
+                    f"it has to be registered again with registered.fills.{key(name)}, or {GAP!r} "
                     "among the levels."
                 )
         faults.check()
@@ -292,9 +292,9 @@ class Registration:
                 doubts.append(
                     f"site {site!r}: {name} has the mean {mean:.4g} and the standard deviation "
                     f"{sd:.4g}; the study registers the centre {centre:.4g} and the scale "
-                    f"{scale:.4g}. Is it in another unit here? What a coefficient means does not "
-                    "change with them, but priors that model.prior does not give are of that "
-                    "scale, and that of the intercept holds at the centre."
+                    f"{scale:.4g}. Is it in another unit here? The meaning of a coefficient does "
+                    "not depend on them, but default priors are on that scale, and that of the "
+                    "intercept holds at the centre."
                 )
         return doubts
 
@@ -305,19 +305,19 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
         raise InputError(
             "registered: with model.missing = 'impute' the sites must say which values are "
             "missing: leave [registered] out, or give missing = 'complete'."
-        )
+        ).at("registered")
     if question.described is not None:
         raise InputError(
             "registered: model.describe is answered before the first query, and a registered study "
             "has no such message: leave one of them out."
-        )
+        ).at("registered")
     for group in question.parsed.groups:
         if not (group.by == SITE or group.is_shared or group.kind == "own") and len(names) > 1:
             raise InputError(
                 f"registered: formula: {group.text}: the labels of the sites are not compared: "
                 f"write (1 | {SITE}:{group.by}) where each site has its own groups, "
                 f"(1 | shared({group.by})) where they are of all."
-            )
+            ).at("registered")
 
 
 def _beside(question: Question) -> tuple[str, ...]:

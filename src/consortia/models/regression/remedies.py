@@ -14,7 +14,7 @@ from consortia.data.mending import key, mend, text
 COUNTED = "which the flow of participants counts"
 
 
-def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, beside: str = "") -> str:
+def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, more: str = "") -> str:
     """Return sentences on what to do about values, each with what is to be written.
 
     Args:
@@ -22,13 +22,13 @@ def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, beside: s
         kind: of response that the family takes.
         expression: the values' own, as the formula has it.
         wrong: the values that cannot be.
-        beside: the expression that goes with it: the stop of a start, the trials of a response.
+        more: the expression that goes with it: the stop of a start, the trials of a response.
     """
     name = kind if part == "response" else part
-    sentences = _of_part(name, expression, wrong, beside)
+    sentences = _of_part(name, expression, wrong, more)
     condition = {
         "time": f"{expression} > 0",
-        "start": f"0 <= {expression} < {beside}",
+        "start": f"0 <= {expression} < {more}",
         "count": f"{expression} >= 0" if (wrong < 0).any() else "",
         "share": f"0 < {expression} < 1",
         "positive": f"{expression} > 0",
@@ -42,32 +42,34 @@ def remedies(part: str, kind: str, expression: str, wrong: np.ndarray, beside: s
     return "; ".join(sentences)
 
 
-def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
+def _of_part(name: str, of: str, wrong: np.ndarray, more: str) -> list[str]:
     """Advise on values that are kept."""
     sentences = []
     if name == "time":
         if (wrong == 0).any():
-            sentences.append(f"where days are counted from 0, write {of} + 0.5 for {of}")
+            sentences.append(
+                f"where {of} is in whole days counted from 0, write {of} + 0.5 for {of}"
+            )
         if (wrong < 0).any():
             sentences.append("a negative time ends before it begins: correct its dates")
     elif name == "start":
         if (wrong >= 0).any():
             sentences.append(
-                f"where start and stop are one day, write {beside} + 0.5 for {beside}, and correct "
+                f"where start and stop are one day, write {more} + 0.5 for {more}, and correct "
                 "what starts after its stop"
             )
         if (wrong < 0).any():
             sentences.append("count all times from the first start")
     elif name == "count":
         shares = bool(((wrong > 0) & (wrong < 1)).all())
-        if beside and shares:
-            sentences.append(f"of shares of {beside} write I({of} * {beside}) for {of}")
+        if more and shares:
+            sentences.append(f"of shares of {more} write I({of} * {more}) for {of}")
         elif shares:
             sentences.append("shares are of family 'beta', or of 'binomial' with trials")
         elif (wrong != np.round(wrong)).any():
             sentences.append(
-                "a count is an integer: round it at the site, or take a family of numbers, such as "
-                "'gamma', with exposure in the place of a rate"
+                "a count is an integer: round it at the site, or use a family of numbers, such as "
+                "'gamma', with exposure instead of a rate"
             )
     elif name == "share":
         if (wrong > 1).any():
@@ -87,9 +89,9 @@ def _of_part(name: str, of: str, wrong: np.ndarray, beside: str) -> list[str]:
         code = np.unique(wrong)[-1]
         sentences.append(f"name the value that is the event: {of} == {code:g}")
     elif name == "exposure":
-        sentences.append("an exposure is the time or the number that a count is out of")
+        sentences.append("an exposure is the time or the population of a count")
     elif name == "trials":
-        sentences.append("trials are how many could have been")
+        sentences.append("trials are the number of attempts")
     return sentences
 
 

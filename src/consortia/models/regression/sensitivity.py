@@ -76,7 +76,7 @@ class Sensitivity:
 
 def lines_of(
     term: str,
-    own: Prior,
+    prior_of_run: Prior,
     others: Sequence[Prior],
     spread: np.ndarray,
     common: np.ndarray | None,
@@ -88,11 +88,11 @@ def lines_of(
     is shown; None of a level.
     """
     lines: list[Line] = []
-    before = own.log_density(spread, 0.0)
-    for prior in (own, *others):
+    before = prior_of_run.log_density(spread, 0.0)
+    for prior in (prior_of_run, *others):
         log_ratios = prior.log_density(spread, 0.0) - before
         share, k = np.full(len(spread), 1 / len(spread)), np.nan
-        if prior != own:
+        if prior != prior_of_run:
             share, k = smoothed(log_ratios)
         effect = None if common is None else _weighted(common, share, level)
         lines.append(Line(term, str(prior), _weighted(spread, share, level), effect, k))

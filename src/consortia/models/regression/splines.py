@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 CUBIC = 3
 MOST_POWERS = 9
@@ -64,9 +64,9 @@ def bases(tree: ast.Call, text: str) -> list[Basis]:
             raise InputError(
                 f"formula: {text}: write poly(column, k, raw=TRUE), with raw powers, which are the "
                 "same curves: orthogonal ones would need more sums of all rows."
-            )
+            ).at("formula")
         if not 1 <= count <= MOST_POWERS:
-            raise InputError(f"formula: {text}: k is an integer from 1 to {MOST_POWERS}.")
+            raise wrong("formula", f": {text}: k is an integer from 1 to {MOST_POWERS}.")
         return [Basis(word, index) for index in range(count)]
     knots = _numbers(given.pop("knots", None), text)
     boundary = _numbers(given.pop("boundary", None), text)
@@ -76,7 +76,7 @@ def bases(tree: ast.Call, text: str) -> list[Basis]:
             f"formula: {text}: write {word}(column, knots=[40, 60], boundary=[20, 80]) with knots "
             "that increase inside the boundary; they cannot follow from df, as quantiles are "
             "values of rows. s(column, k=10) needs none."
-        )
+        ).at("formula")
     count = len(knots) + (CUBIC if word == "bs" else 1)
     return [Basis(word, index, knots, boundary) for index in range(count)]
 
@@ -91,9 +91,7 @@ def _numbers(node: Any, text: str) -> tuple[float, ...]:
         listed = ast.literal_eval(node)
         return tuple(float(number) for number in (listed if isinstance(listed, list) else [listed]))
     except (ValueError, TypeError):
-        raise InputError(
-            f"formula: {text}: {ast.unparse(node)} is not a list of numbers."
-        ) from None
+        raise wrong("formula", f": {text}: {ast.unparse(node)} is not a list of numbers.") from None
 
 
 def _b_splines(

@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.profiles import SiteProfile, read_profile
 from consortia.models.regression.specification import INTERCEPT, Specification
@@ -102,17 +102,17 @@ def read_summaries(
     if not given:
         return ()
     if not isinstance(given, Mapping):
-        raise InputError("summaries: give a dict, by site, of estimate and covariance.")
+        raise wrong("summaries", ": give a dict, by site, of estimate and covariance.")
     if agreed.question.robust:
         raise InputError(
-            "summaries: an estimate does not go with weights of a sample or cluster(...): leave "
-            "these out, or the estimate."
-        )
+            "summaries: an estimate cannot be combined with weights of a sample or cluster(...): "
+            "leave these out, or the estimate."
+        ).at("summaries")
     if not known:
         raise InputError(
             f"summaries: with family {agreed.question.family.name} and this formula no column has "
             "one coefficient that an estimate could be of."
-        )
+        ).at("summaries")
     estimates: list[SiteEstimate | SiteProfile] = []
     for site, values in given.items():
         where = f"summaries.{site}"

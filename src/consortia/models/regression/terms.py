@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NoReturn
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.models.regression.tokens import Code
 
 Term = tuple[str, ...]
@@ -136,6 +136,8 @@ class _Reader:
             self.refuse(f"a term is missing before {self.shown(token)}")
         if self.next() == "(":
             token = self.called(token)
+        elif call := re.match(r"\.(?:\w+\.)*(\w+)\(", self.text[self.at :]):
+            self.refuse(f"write {call[1]}(...) for {token}{call[0]}...)")
         return _set_of([(token,)])
 
     def called(self, name: str) -> str:
@@ -158,7 +160,7 @@ class _Reader:
 
     def refuse(self, reason: str) -> NoReturn:
         """Raise the error of a formula that cannot be read."""
-        raise InputError(f"formula {self.code.shown!r} cannot be read: {reason}.")
+        raise wrong("formula", f" {self.code.shown!r} cannot be read: {reason}.")
 
 
 def _set_of(terms: Iterable[Iterable[str]]) -> Terms:
@@ -170,4 +172,4 @@ def _set_of(terms: Iterable[Iterable[str]]) -> Terms:
 
 
 def _crossed(terms: Terms, more: Terms) -> list[Term]:
-    return [(*one, *other) for one in terms.values() for other in more.values()]
+    return [(*term, *other) for term in terms.values() for other in more.values()]

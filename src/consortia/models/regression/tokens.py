@@ -11,7 +11,7 @@ import re
 import unicodedata
 from typing import NamedTuple
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 
 TOKEN = re.compile(
     r"`(?P<quoted>[^`]*)`|'[^']*'|\"[^\"]*\"|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
@@ -67,12 +67,12 @@ def coded(text: str) -> Code:
                 name = bare
         if name is None:
             if match[0] == "`":
-                raise InputError(f"formula {text!r}: a back-tick is not closed.")
+                raise wrong("formula", f" {text!r}: a back-tick is not closed.")
             parts.append(match[0])
             continue
         name = name.strip()
         if not name:
-            raise InputError(f"formula {text!r}: there is no name between two back-ticks.")
+            raise wrong("formula", f" {text!r}: there is no name between two back-ticks.")
         placeholder = placeholders.setdefault(name, f"{prefix}{len(placeholders)}_")
         written.setdefault(placeholder, match[0])
         parts.append(placeholder)

@@ -72,13 +72,13 @@ def common_kind(
         InputError: it is of several; with the lines that mend it, or what nothing can propose.
     """
     of: dict[str, list[str]] = {}
-    for site, one in facts.items():
-        if (kind := one.kinds.get(name, "empty")) != "empty":
+    for site, column_facts in facts.items():
+        if (kind := column_facts.kinds.get(name, "empty")) != "empty":
             of.setdefault(kind, []).append(site)
     if len(of) < 2:
         return next(iter(of), "empty")
     contents = " and ".join(f"{KINDS[kind]} at site {sites[0]!r}" for kind, sites in of.items())
-    wanted = next(one for one in ("number", "truth", "date") if one in of)
+    wanted = next(common for common in ("number", "truth", "date") if common in of)
     lines = [f"the column {name!r} holds {contents}: make it of one kind."]
     for other, sites in of.items():
         if "date" in (other, wanted) and other not in ("text", wanted):
@@ -126,9 +126,9 @@ def check_writing(column: str, parts: Mapping[str, Sequence[str]], located: Loca
     every = [level for levels in parts.values() for level in levels]
     lines = []
     for group in [*same_loosely(every), *(_equal_numbers(parts) or _equal_truths(every))]:
-        having = {one: [site for site, levels in parts.items() if one in levels] for one in group}
-        most = preferred(group, {one: len(sites) for one, sites in having.items()})
-        for other in (one for one in group if one != most):
+        having = {w: [site for site, levels in parts.items() if w in levels] for w in group}
+        most = preferred(group, {w: len(sites) for w, sites in having.items()})
+        for other in (w for w in group if w != most):
             for site in having[other]:
                 line = mend(site, f"recode.{key(column)}", f"{text(other)} = {text(most)}")
                 where = located(site, column, other).where
@@ -178,7 +178,7 @@ def nearly_equal(column: str, parts: Mapping[str, Sequence[str]]) -> list[Guess]
     words = abbreviations(having)
     if len(having) <= COMPARED:
         for level, sites in having.items():
-            like = [one for one in having if one_slip(one, level) and len(having[one]) > len(sites)]
+            like = [w for w in having if one_slip(w, level) and len(having[w]) > len(sites)]
             words |= {level: like[0]} if len(like) == 1 else {}
     guesses = []
     for level, word in words.items():
@@ -208,7 +208,7 @@ def without_common_levels(
                 levels = f"[model] levels = {{ {key(column)} = [{listed}] }} confirms it"
             same = f"{text(min(words))} = {text(min(others))}"
             recode = mend(site, f"recode.{key(column)}", same)
-            doubts.append(Guess(column, sentence, f"{levels}; words for one thing: as in {recode}"))
+            doubts.append(Guess(column, sentence, f"{levels}; to merge words: {recode}"))
     return doubts
 
 
@@ -227,10 +227,10 @@ def supports_apart(
     """
     guesses: list[Guess] = []
     for column, every in moments.items():
-        confirmed = [one for one in every if one in harmonise and column in harmonise[one].scale]
-        for site, one in every.items():
+        confirmed = [s for s in every if s in harmonise and column in harmonise[s].scale]
+        for site, at_site in every.items():
             others = {name: other for name, other in every.items() if name != site}
-            contents = _unlike_codes(one, others) or _far_away(one, others)
+            contents = _unlike_codes(at_site, others) or _far_away(at_site, others)
             if not contents or site in confirmed:
                 continue
             line = mend(site, "scale", f"{key(column)} = 1")
@@ -243,10 +243,10 @@ def supports_apart(
     return guesses
 
 
-def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
+def _unlike_codes(moments: Moments, others: Mapping[str, Moments]) -> str:
     """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so."""
-    low = _lower_of_two(one)
-    if low is None or one.rows < FEWEST or abs(low) > 9:  # two years, or two ages
+    low = _lower_of_two(moments)
+    if low is None or moments.rows < FEWEST or abs(low) > 9:  # two years, or two ages
         return ""
     two = f"{low:g} or {low + 1:g} in all rows"
     lows = {name: _lower_of_two(other) for name, other in others.items()}
@@ -257,41 +257,39 @@ def _unlike_codes(one: Moments, others: Mapping[str, Moments]) -> str:
     return "" if measured is None else f"{two}, and a measurement at {measured}"
 
 
-def _lower_of_two(one: Moments) -> float | None:
+def _lower_of_two(m: Moments) -> float | None:
     """Return the lower of two consecutive integers that are all values, or None.
 
     Of integers with a mean between c and c + 1 only these two have so small a variance.
     """
-    low = float(np.floor(one.mean))
-    share = one.mean - low
-    two = (
-        one.levels and not one.constant and np.isclose(one.squares, one.rows * share * (1 - share))
-    )
+    low = float(np.floor(m.mean))
+    share = m.mean - low
+    two = m.levels and not m.constant and np.isclose(m.squares, m.rows * share * (1 - share))
     return low if two else None
 
 
-def _far_away(one: Moments, others: Mapping[str, Moments]) -> str:
+def _far_away(moments: Moments, others: Mapping[str, Moments]) -> str:
     """Return that the values are many standard deviations from those of other sites, or ""."""
     known = [other for other in others.values() if other.rows >= FEWEST]
-    if one.rows < FEWEST or not known:
+    if moments.rows < FEWEST or not known:
         return ""
-    if one.levels or not all(_apart(one, other) for other in known):
+    if moments.levels or not all(_apart(moments, other) for other in known):
         return ""
     usual = float(np.median([other.mean for other in known]))
-    return f"far from that of other sites: its mean is {one.mean:.3g}, elsewhere {usual:.3g}"
+    return f"far from that of other sites: its mean is {moments.mean:.3g}, elsewhere {usual:.3g}"
 
 
-def _apart(one: Moments, other: Moments) -> bool:
+def _apart(moments: Moments, other: Moments) -> bool:
     """Return True if the values of two sites hardly overlap, or would not in one unit.
 
     In another unit, pounds for kilograms, means and standard deviations have one ratio.
     """
-    small, large = sorted([float(one.sd), float(other.sd)])
+    small, large = sorted([float(moments.sd), float(other.sd)])
     if other.levels or small <= 0:
         return False
-    gap = abs(one.mean - other.mean)
-    means = abs(one.mean / other.mean) if one.mean and other.mean else 0.0
-    same = 1 / SAME_RATIO < means * (other.sd / one.sd) < SAME_RATIO
+    gap = abs(moments.mean - other.mean)
+    means = abs(moments.mean / other.mean) if moments.mean and other.mean else 0.0
+    same = 1 / SAME_RATIO < means * (other.sd / moments.sd) < SAME_RATIO
     return bool(gap >= FAR * large or (gap >= FAR * small and same))
 
 
@@ -334,7 +332,7 @@ class Apart(NamedTuple):
             f"{self.site}: {self.column} may be on another scale: its mean is {self.size[0]:.3g} "
             f"and its sd {self.size[1]:.3g}, elsewhere {self.usual[0]:.3g} and {self.usual[1]:.3g}"
         )
-        return Guess(self.column, sentence, f"{line} confirms it, another factor mends it")
+        return Guess(self.column, sentence, f"{line} confirms it, another factor corrects it")
 
 
 def scales_apart(

@@ -67,8 +67,8 @@ class Groups(NamedTuple):
     def _log_scale(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Return log √((v + s²)/(v + s(m)²)); 0 of the parameters on which s depends."""
         at_mode = self.group_sd(self.mode[None])[0] ** 2
-        own = np.maximum(self.variance - at_mode, OWN_SHARE * self.variance)
-        return 0.5 * np.log((own + self.group_sd(points) ** 2) / (own + at_mode))
+        left = np.maximum(self.variance - at_mode, OWN_SHARE * self.variance)
+        return 0.5 * np.log((left + self.group_sd(points) ** 2) / (left + at_mode))
 
 
 def groups_of(target: Target, start: Float[np.ndarray, " d"]) -> SpreadOf | None:

@@ -181,13 +181,13 @@ class _Held(NamedTuple):
 def _held(
     mapped: tuple[np.ndarray, np.ndarray, np.ndarray],
     weighted: Weighted,
-    own: Float[np.ndarray, " n"],
+    share: Float[np.ndarray, " n"],
     chosen: Bool[np.ndarray, " n"],
 ) -> _Held:
     """Return those of the chosen points that the coordinates map to usable places."""
     z, volume, usable = mapped
     rest = chosen & usable
-    return _Held(z[rest], weighted.heights[rest] - volume[rest], own[rest] + 1e-300)
+    return _Held(z[rest], weighted.heights[rest] - volume[rest], share[rest] + 1e-300)
 
 
 def _covered(envelope: Mixture, held: _Held) -> float:
@@ -318,7 +318,7 @@ def _robust_covariance(
 
 def _covering(
     weighted: Weighted,
-    own: Float[np.ndarray, " n"],
+    share: Float[np.ndarray, " n"],
     warp: Coordinates,
     rng: np.random.Generator,
 ) -> tuple[Coordinates, Mixture]:
@@ -326,12 +326,12 @@ def _covering(
 
     Args:
         weighted: the points.
-        own: their tempered weights.
+        share: their tempered weights.
         warp: coordinates to be tried beside the parameters themselves and a triangular map.
         rng: random numbers of the server.
     """
-    half = rng.random(len(own)) < 0.5
-    first = own[half] / own[half].sum()
+    half = rng.random(len(share)) < 0.5
+    first = share[half] / share[half].sum()
     tried: list[tuple[Coordinates, Coordinates | None]] = [(warp, warp)]
     if weighted.points.shape[1] <= FEW_PARAMETERS:
         tried.append((fit_flow(weighted.points[half], first), None))
@@ -342,14 +342,14 @@ def _covering(
         mapped = z, _, usable = _mapped(of_half, weighted.points)
         if usable.mean() < USABLE:
             continue
-        held = _held(mapped, weighted, own, ~half)
+        held = _held(mapped, weighted, share, ~half)
         for components in (1, proposal.COMPONENTS) if len(tried) > 1 else (1,):
             learnt = half & usable
             fitted = mixture.fit_mixture(z[learnt], weighted.log_weights[learnt], components, rng)
             scores.append((_covered(fitted, held), index, components))
     _, index, components = max(scores)
     of_all = tried[index][1]
-    coordinates: Coordinates = fit_flow(weighted.points, own) if of_all is None else of_all
+    coordinates: Coordinates = fit_flow(weighted.points, share) if of_all is None else of_all
     z, _, usable = _mapped(coordinates, weighted.points)
     return coordinates, mixture.fit_mixture(
         z[usable], weighted.log_weights[usable], components, rng

@@ -161,7 +161,7 @@ def tempered(log_weights: Float[np.ndarray, " n"], wanted: float) -> Float[np.nd
         weights = normalised(power * log_weights)
         if 1 / (weights**2).sum() >= wanted:
             break
-        power *= 0.8
+        power *= 0.8  # ten powers to a tenth; chosen, not measured
     return weights
 
 

@@ -101,7 +101,7 @@ class Proposal(NamedTuple):
         points, densities = [], []
         places: list[np.ndarray] = []
         tried = 0
-        while sum(len(one) for one in places) < count and tried < MOST_TRIED:
+        while sum(len(part) for part in places) < count and tried < MOST_TRIED:
             block = mixture.draw(self.envelope, stream, BLOCK)
             envelope, ratio = self._parts(block)
             kept = np.flatnonzero(np.log(rng.random(BLOCK)) < ratio - self.cap)
@@ -187,7 +187,7 @@ def envelope_of(
     best, best_score = envelope, -math.inf
     for attempt in range(REFITS + 1):
         drawn = mixture.draw(envelope, rng, TRIALS)
-        before = [mixture.log_density(one, drawn) for one in used]
+        before = [mixture.log_density(part, drawn) for part in used]
         used.append(envelope)
         points = np.concatenate([points, drawn])
         heights = np.concatenate([heights, log_density(drawn)])
@@ -195,8 +195,8 @@ def envelope_of(
         earlier = np.concatenate([total, np.logaddexp.reduce([*before, np.full(TRIALS, -np.inf)])])
         total = np.logaddexp(earlier, density)
         ratio = heights - total + math.log(len(used))
-        own = (heights - density)[-TRIALS:]
-        share = effective_share(np.minimum(own, np.quantile(own, 0.999)))
+        gaps = (heights - density)[-TRIALS:]
+        share = effective_share(np.minimum(gaps, np.quantile(gaps, 0.999)))
         mean = special.logsumexp(ratio) - math.log(len(ratio))
         worst = float((heights - density)[heights > heights.max() - bulk].max() - mean)
         if share / max(worst, 1.0) > best_score:

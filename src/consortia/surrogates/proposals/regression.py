@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,8 @@ NOISE = 0.01
 HIGHER = ((0.03, 0.003), (0.3, 0.05), (2.0, 0.5), (20.0, 10.0))
 """Prior variances of the terms of degree 3 and 4."""
 
-OF_BUMPS = (0.0, 3.0)
-"""Prior variances of the heights of bumps."""
+OF_BUMPS = 3.0
+"""Prior variance of the heights of bumps, which are tried with and without them."""
 
 HELD_OUT = 0.15
 """Share of the points by which penalties are chosen."""
@@ -148,25 +148,24 @@ def fit_surrogate(
     weighted, wanted = features / noise, rest / noise
     learnt, tested = weighted[:, ~held], weighted[:, held]
     gram, right = learnt @ learnt.T, learnt @ wanted[~held]  # of one array: half the operations
-    best_error, best, predicted = math.inf, np.zeros(0), np.zeros(0)
+    best_error, best, used, predicted = math.inf, np.zeros(0), 0, np.zeros(0)
+    weights = 1e-12 + relative[held] ** -2
+    unexplained = np.average(added[held] ** 2, weights=weights)
+    sizes = sorted({len(features) - count, len(features)})  # without bumps, and with them
     for penalties in _penalties(d, degree, count):
-        found = _ridge(gram, right, penalties)
-        if found is None:
-            continue
-        guess = found @ features[:, held]
-        off = np.clip(guess - rest[held], -5, 5)
-        weights = 1e-12 + relative[held] ** -2
-        squares = np.average(off**2, weights=weights) - np.average(
-            added[held] ** 2, weights=weights
-        )
-        error = math.sqrt(max(squares, 0.0))
-        if error < best_error:
-            best_error, best, predicted = error, penalties, guess + heights[held] - rest[held] + top
-    if not best.size:
+        for coefficients in _ridges(gram, right, penalties, sizes):
+            guess = coefficients @ features[: len(coefficients), held]
+            squares = np.average(np.clip(guess - rest[held], -5, 5) ** 2, weights=weights)
+            error = math.sqrt(max(squares - unexplained, 0.0))
+            if error < best_error:
+                best_error, best, used = error, penalties, len(coefficients)
+                predicted = guess + heights[held] - rest[held] + top
+    if not used:
         raise FloatingPointError("no regression of the log-posterior is finite")
-    gram += tested @ tested.T
-    coefficients = _ridge(gram, right + tested @ wanted[held], best)
-    assert coefficients is not None
+    tested = tested[:used]
+    gram, right = gram[:used, :used] + tested @ tested.T, right[:used] + tested @ wanted[held]
+    [coefficients] = _ridges(gram, right, best[:used], [used])
+    places = places[: used - len(features) + count]
     radius = 1.2 * math.sqrt((z[heights > -2 * bulk - 25] ** 2).sum(axis=1).max())
     return Surrogate(
         centre, root, top, degree, places, coefficients, radius, best_error, kept[held], predicted
@@ -201,12 +200,12 @@ def _quadratic(
     features = np.concatenate([np.ones((len(z), 1)), z, squares], axis=1) * weights[:, None]
     gram = features.T @ features
     gram[np.diag_indices_from(gram)] += 1e-9 * np.trace(gram) / len(gram)
-    found = linalg.solve(gram, features.T @ (heights * weights), assume_a="pos")
+    beta = linalg.solve(gram, features.T @ (heights * weights), assume_a="pos")
     half = np.zeros((d, d))
-    half[upper] = found[1 + d :]
+    half[upper] = beta[1 + d :]
     values, axes = np.linalg.eigh(-(half + half.T))
     size = np.maximum(values, 0.02 * np.median(np.abs(values)) + 1e-6)
-    centre = axes @ ((axes.T @ found[1 : 1 + d]) / size)
+    centre = axes @ ((axes.T @ beta[1 : 1 + d]) / size)
     length = max(float(np.linalg.norm(centre)), 1e-9)
     centre *= min(1.0, 4 * math.sqrt(d) / length)
     return mean + sd * centre, lower_root(axes / np.sqrt(size)) * sd[:, None]
@@ -241,26 +240,25 @@ def fit_quadratic(
     scaled = features * np.sqrt(weights)
     gram = scaled @ scaled.T
     gram[np.diag_indices_from(gram)] += RIDGE
-    found = linalg.solve(gram, scaled @ (np.sqrt(weights) * rest), assume_a="pos")
-    error = math.sqrt(np.average((rest - found @ features) ** 2, weights=weights))
+    beta = linalg.solve(gram, scaled @ (np.sqrt(weights) * rest), assume_a="pos")
+    error = math.sqrt(np.average((rest - beta @ features) ** 2, weights=weights))
     d = z.shape[1]
     half = np.zeros((d, d))
-    half[np.triu_indices(d)] = found[1 + d :]
+    half[np.triu_indices(d)] = beta[1 + d :]
     values, axes = np.linalg.eigh(np.eye(d) - half - half.T)
     axes = root @ (axes / np.sqrt(np.maximum(values, LEAST_CURVED)))
     covariance = axes @ axes.T
-    mean = centre + covariance @ linalg.solve_triangular(root.T, found[1 : 1 + d])
+    mean = centre + covariance @ linalg.solve_triangular(root.T, beta[1 : 1 + d])
     return mean, covariance, error
 
 
 def _penalties(d: int, degree: int, places: int) -> Iterator[np.ndarray]:
     """Yield 1 over prior variances of the coefficients, of all settings that are tried."""
     orders = [_orderings(d, order) for order in range(degree + 1)]
-    for (cubic, quartic), bump in itertools.product(HIGHER, OF_BUMPS):
-        own = (30.0, 30.0, 30.0, 3 * d * cubic, 3 * d * quartic)
-        parts = [d**order / (own[order] * ways) for order, ways in enumerate(orders)]
-        parts.append(np.full(places, 1 / max(bump, 1e-12)))
-        yield np.concatenate(parts)
+    for cubic, quartic in HIGHER:
+        variances = (30.0, 30.0, 30.0, 3 * d * cubic, 3 * d * quartic)
+        parts = [d**order / (variances[order] * ways) for order, ways in enumerate(orders)]
+        yield np.concatenate([*parts, np.full(places, 1 / OF_BUMPS)])
 
 
 def _orderings(d: int, order: int) -> np.ndarray:
@@ -300,15 +298,20 @@ def _features(z: np.ndarray, degree: int, places: np.ndarray) -> np.ndarray:
     return features
 
 
-def _ridge(gram: np.ndarray, right: np.ndarray, penalties: np.ndarray) -> np.ndarray | None:
-    """Return the ridge regression; None where it is not finite."""
+def _ridges(
+    gram: np.ndarray, right: np.ndarray, penalties: np.ndarray, sizes: Sequence[int]
+) -> Iterator[np.ndarray]:
+    """Yield the ridge regressions on the first terms, by one factor; none that is not finite."""
     scale = 1 / np.sqrt(np.diag(gram) + penalties)
     matrix = (gram + np.diag(penalties)) * scale[:, None] * scale[None]
     for jitter in (1e-12, 1e-9, 1e-6):
         try:
-            factor = linalg.cho_factor(matrix + jitter * np.eye(len(matrix)), check_finite=False)
+            factor = linalg.cholesky(matrix + jitter * np.eye(len(matrix)), check_finite=False)
         except linalg.LinAlgError:
             continue
-        found = scale * linalg.cho_solve(factor, scale * right, check_finite=False)
-        return found if np.isfinite(found).all() else None
-    return None
+        for size in sizes:  # the factor of the first rows and columns is that of the first terms
+            part = (factor[:size, :size], False)
+            scaled = linalg.cho_solve(part, (scale * right)[:size], check_finite=False)
+            if np.isfinite(scaled).all():
+                yield scale[:size] * scaled
+        return
