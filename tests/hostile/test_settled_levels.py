@@ -42,9 +42,12 @@ FRAILTIES = {
 }
 
 
+FIXED = {"fixed": ("y ~ x + z", "bernoulli", {})}
+
+
 def site_of(case: str, rows: int = 14) -> tuple[Target, dict[str, np.ndarray]]:
     """A regression at two sites, and the rows of the first."""
-    formula, family, options = (CASES | FRAILTIES)[case]
+    formula, family, options = (CASES | FRAILTIES | FIXED)[case]
     tables = {}
     for seed, name in enumerate(("a", "b")):
         rng = np.random.default_rng(seed)
@@ -144,6 +147,50 @@ def test_the_derivatives_by_rows_are_those_of_the_site_s_log_density(
     assert column == made[0].shape[1]
 
 
+def mode_at(target: Target, rows: dict[str, np.ndarray], start: np.ndarray) -> np.ndarray:
+    """The mode of half of the prior and 60 rows, to the last digit."""
+    own = target.host_site(rows, 60, 0.5)
+    mode = newton(own.pieces, start).position
+    for _ in range(4):
+        _, gradient, precision = own.pieces(mode)
+        mode = mode - np.linalg.solve(precision, gradient)
+    return mode
+
+
+def test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinates(
+    tmp_path: Path,
+) -> None:
+    """By moved rows: T A T' where A was, and T A of the mode, however far the reference is."""
+    target, rows = site_of("fixed", 60)
+    measure, d = measure_of(target, rows, tmp_path), target.dimension
+    reference, upper = np.array([40.0, -30.0, 20.0]), np.triu_indices(3)
+    mode = mode_at(target, rows, np.zeros(d))
+    precision = target.host_site(rows, 60, 0.5).pieces(mode)[2]
+    answer = {"precisions": precision[upper][None], "pulls": (precision @ (mode - reference))[None]}
+    answer = {name: np.repeat(values, 2, axis=0) for name, values in answer.items()}
+    turn = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 0.0], [0.3, 0.0, 1.0]])
+    errors = {name: np.ones_like(values) for name, values in answer.items()}
+    arrays = {"reference": reference, "share": np.array(0.5), "starts": np.zeros((1, d))}
+    turned = errors | {"turns": np.stack([turn] * 2)}
+    (revealed,) = revealed_by_fits(target, arrays, answer, turned)
+    jacobian = measure._information(revealed)
+
+    def leaving(at: dict[str, np.ndarray]) -> np.ndarray:
+        there = target.host_site(at, 60, 0.5).pieces(mode)[2]
+        return np.concatenate(
+            [turn @ precision @ mode_at(target, at, mode), -(turn @ there @ turn.T)[upper]]
+        )
+
+    for row in range(0, 60, 7):
+        for unknown in range(each := measure.unknowns.each):
+            column = int(np.flatnonzero(measure.unknowns.rows == row)[0]) * each + unknown
+            ends = [leaving(moved(measure, rows, row, unknown, sign * 50)) for sign in (1, -1)]
+            exact = (ends[0] - ends[1]) / (100 * CELL_STEP)
+            for part in (slice(0, d), slice(d, None)):
+                unit = np.abs(jacobian[part]).max()
+                np.testing.assert_allclose(jacobian[part, column], exact[part], atol=0.02 * unit)
+
+
 @pytest.mark.parametrize("case", ["levels", "slopes", "no columns"])
 def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
     case: str, tmp_path: Path
@@ -159,12 +206,7 @@ def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
     arrays = {"reference": reference, "share": np.array(0.5), "starts": reference[None]}
 
     def mode_of(at: dict[str, np.ndarray]) -> np.ndarray:
-        own = target.host_site(at, 60, 0.5)
-        mode = newton(own.pieces, reference).position
-        for _ in range(4):  # to the last digit
-            _, gradient, precision = own.pieces(mode)
-            mode = mode - np.linalg.solve(precision, gradient)
-        return mode
+        return mode_at(target, at, reference)
 
     mode = mode_of(rows)
 

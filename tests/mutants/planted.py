@@ -117,6 +117,33 @@ MUTANTS = (
         "algorithms/test_few_rounds.py::"
         "test_a_spoiled_surrogate_slows_the_chains_and_does_not_move_their_law",
     ),
+    Mutant(  # directions that rounding loses are not rounded again
+        "surrogates/fit_rounding.py",
+        "turn = (axes.T / diagonal) @ turn",
+        "turn = turn + 0 * axes",
+        "surrogates/test_fit_rounding.py::"
+        "test_a_fit_of_collinear_columns_is_right_in_every_direction",
+    ),
+    Mutant(  # what rounding has moved is multiplied by a far reference
+        "surrogates/fit_rounding.py",
+        "if usable:  # of the rounded A",
+        "if count > 1:  # of the rounded A",
+        "surrogates/test_fit_rounding.py::"
+        "test_a_fit_of_collinear_columns_is_right_in_every_direction",
+    ),
+    Mutant(  # the mode of a fit is measured as if its pull left
+        "surrogates/fit_rounding.py",
+        "far = modes - given_others if varies.any() else None",
+        "far = modes - given_others",
+        "hostile/test_settled_levels.py::"
+        "test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinates",
+    ),
+    Mutant(  # scores of plain densities without their volume
+        "surrogates/proposals/unbent.py",
+        "return z, -self.tail.log_slope(z).sum(axis=1)",
+        "return z, 0 * self.tail.log_slope(z).sum(axis=1)",
+        "models/regression/test_scores.py::test_scores_can_be_unbent_and_back",
+    ),
     Mutant(  # a rise is ignored
         "surrogates/several_modes.py",
         "return lowest - fall > valley + ROUNDED * lowest",

@@ -68,11 +68,13 @@ def test_a_regression_is_right_in_four_messages_from_ten_starts(name: str) -> No
     assert max(messages) <= MOST_MESSAGES.get(name, 4)
 
 
-@pytest.mark.parametrize(("name", "most"), [("uncentred", 4), ("a row a site", 6)])
-def test_no_climb_follows_a_rise_that_the_next_draws_explain(name: str, most: int) -> None:
-    """They took 7 to 9 and 12 to 13; two digits of fits whose columns lie far from 0 say little."""
+@pytest.mark.parametrize(
+    ("name", "most"), [("uncentred", 3), ("ill-conditioned", 3), ("a row a site", 6)]
+)
+def test_columns_far_from_0_or_alike_cost_no_message(name: str, most: int) -> None:
+    """They took 3 to 9, 4 to 20 and 12 to 13: curvatures lost directions, rises were climbed."""
     case = posteriors.made()[name]
-    for seed in SEEDS:
+    for seed in range(1, 9):
         tree = sampled(case.model, case.sites, seed)
         assert tree.attrs["communication_rounds"] <= most, (name, seed)
 

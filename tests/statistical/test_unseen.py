@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +44,19 @@ def test_a_tail_like_a_power_is_unknown_with_its_parameter() -> None:
     summary = consortia.summary(tree)
     assert summary.verdict.severity is Severity.UNKNOWN
     assert "along b the density falls no faster than a power" in summary.text()
+
+
+@pytest.mark.parametrize("seed", [3, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
+def test_a_plain_density_of_separated_rows_has_its_tail_and_is_unknown(seed: int) -> None:
+    """Refused after 43 to 59 messages: no proposal of finite width covers 1/x squared."""
+    case = CASES["separation, cauchy"]()
+    tree = case.run(seed)
+    assert wrong(case, law_of("separation, cauchy"), tree) == []
+    assert tree.attrs["communication_rounds"] <= 8
+    summary = consortia.summary(tree)
+    assert summary.verdict.severity is Severity.UNKNOWN
+    assert "falls no faster than a power" in summary.text()
+    assert "along x[1]" in summary.text()
 
 
 def heavy_direction(d: int, freedom: float, across: float) -> tuple[Any, Any, Any, Any]:
@@ -137,6 +153,37 @@ def test_none_is_good_and_wrong(name: str, seed: int) -> None:
     print(f"{name}, seed {seed}: {word[:60]} {faults}")
     if word == "good":
         assert faults == []
+
+
+ALONE = """
+import sys, zlib
+import numpy as np
+from statistical.unseen import CASES
+for seed in sys.argv[2:]:
+    tree = CASES[sys.argv[1]]().run(int(seed))
+print(zlib.crc32(np.asarray(tree["posterior"]["x"]).tobytes()), tree.attrs["communication_rounds"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["sites that contradict one another", "a half dose beyond all doses", "separation, t(3)"],
+)
+def test_a_seed_decides_whatever_ran_before_in_the_process(name: str) -> None:
+    """After seed 1, seed 3 took 10 messages, where it took 7 alone."""
+    made = [
+        subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", ALONE, name, *seeds],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seeds in (["3"], ["1", "3"])
+    ]
+    assert made[0]
+    assert made[0] == made[1]
 
 
 @pytest.mark.slow

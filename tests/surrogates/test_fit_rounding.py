@@ -30,7 +30,12 @@ def test_the_error_is_half_a_sampling_error_at_most_and_as_it_is_stated(rows: in
     moved = np.stack([one.arrays["precisions"][0] for one in made]) - answer["precisions"][0]
     scale = np.maximum(root[first] * root[second], np.abs(answer["precisions"][0]))
     assert (np.abs(moved) <= 0.5 / np.sqrt(rows) * scale).all()
-    pulls = np.stack([one.arrays["pulls"][0] for one in made]) - answer["pulls"][0]
+    # A quarter of a standard deviation of the mode, wherever the reference is.
+    mode = np.linalg.solve(precisions[0], answer["pulls"][0])
+    triangles = np.stack([one.arrays["precisions"][0] for one in made])
+    rounded = np.zeros((len(made), 4, 4))
+    rounded[:, first, second] = rounded[:, second, first] = triangles
+    pulls = np.stack([one.arrays["pulls"][0] for one in made]) - rounded @ mode
     assert (np.abs(pulls) <= 0.25 * root).all()
     for name, errors in (("precisions", moved), ("pulls", pulls)):
         stated = made[0].errors[name][0]
@@ -47,6 +52,31 @@ def test_numbers_have_few_bits() -> None:
         np.testing.assert_allclose(multiples, np.rint(multiples), atol=1e-9)
     diagonal = np.abs(made.arrays["precisions"] / made.errors["precisions"] / np.sqrt(6))
     assert diagonal.max() < 2**7
+
+
+@pytest.mark.parametrize("collinear", [1e-1, 1e-3])
+@pytest.mark.parametrize("away", [1.0, 1e4])
+def test_a_fit_of_collinear_columns_is_right_in_every_direction(
+    collinear: float, away: float
+) -> None:
+    """By the posterior's own sds, from a far reference and in any units, too."""
+    rng, d, rows = np.random.default_rng(1), 5, 200
+    factors = rng.normal(size=(rows, d)) @ np.linalg.qr(rng.normal(size=(d, d)))[0]
+    x = factors * np.logspace(0, np.log10(collinear), d) @ np.linalg.qr(rng.normal(size=(d, d)))[0]
+    precision = (x * np.logspace(-3, 3, d)).T @ (x * np.logspace(-3, 3, d))
+    white = np.linalg.inv(np.linalg.cholesky(precision))
+    mode = white.T @ (away * rng.normal(size=d))
+    upper = np.triu_indices(d)
+    answer = {"precisions": precision[upper][None], "pulls": (precision @ mode)[None]}
+    for seed in range(20):
+        made = rounded_fits(answer, rows, np.random.default_rng(seed), 1.0)
+        rounded = np.zeros((d, d))
+        rounded[upper] = made.arrays["precisions"][0]
+        rounded += np.triu(rounded, 1).T
+        sizes = np.linalg.eigvalsh(white @ rounded @ white.T)
+        assert 0.4 < sizes[0] <= sizes[-1] < 2.0
+        shift = np.linalg.solve(rounded, made.arrays["pulls"][0]) - mode
+        assert np.sqrt(shift @ precision @ shift) < 0.25 * np.sqrt(d) / 0.4
 
 
 def test_equal_fits_stay_equal_and_the_same_secret_gives_the_same_numbers() -> None:
@@ -79,7 +109,7 @@ def test_of_fits_that_end_in_one_mode_the_numbers_of_the_first_leave_once() -> N
 
 def test_coarser_units_are_as_much_larger() -> None:
     answer, _ = fits()
-    plain, coarse = (rounded_fits(answer, 280, np.random.default_rng(1), f) for f in (1.0, 4.0))
+    plain, coarse = (rounded_fits(answer, 10_000, np.random.default_rng(1), f) for f in (1.0, 4.0))
     for name, errors in plain.errors.items():
         np.testing.assert_allclose(coarse.errors[name], 4 * errors)
 

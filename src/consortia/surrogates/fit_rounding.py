@@ -8,10 +8,12 @@ a site, so that one row is hidden among few as among many.
 .. math:: u_{jk} \le \frac{\sqrt{A_{jj} A_{kk}}}{2\sqrt n}, \qquad
           u_j \le \frac{\sqrt{A_{jj}}}{4}
 
-with powers of two, which say little of A. Whether a number is rounded up or down follows from a
-secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error has the variance
-u²/6 on average. All fits of an answer have the same dither, so that equal ones stay equal; of those
-that end in one mode the numbers of the first leave, once for all.
+with powers of two, which say little of A; the pull is that of the rounded A, to the mode. Where
+columns are nearly collinear, the smallest eigenvalues of A are lost so: A is then rounded again, in
+coordinates in which the rounded one is diagonal, until none is. Whether a number is rounded up or
+down follows from a secret dither, U uniform: x becomes u⌊x/u + U⌋, whose mean is x and whose error
+has the variance u²/6 on average. All fits of an answer have the same dither, so that equal ones
+stay equal; of those that end in one mode the numbers of the first leave, once for all.
 
 In a hierarchical model a site's own A is only an intermediate: what leaves is widened by the
 variance B between sites, and little of A is left where it is large. There the rounded numbers are
@@ -40,10 +42,14 @@ from consortia.core.privacy import Dither
 from consortia.core.queries import Arrays, Revealed, Rounded
 from consortia.core.target import Target
 from consortia.surrogates.heterogeneity import moments, widened
-from consortia.surrogates.mode_search import symmetric
+from consortia.surrogates.mode_search import solved, symmetric
 
 CURVATURE_UNIT, PULL_UNIT = 0.5, 0.25
 """Units in sampling errors: larger ones cost messages with 280 rows, smaller ones settle rows."""
+
+TURNS, LOST, MOST_TURNED = 6, 1.0, 0.5
+"""Roundings of a fit, at most; the smallest eigenvalue by their error, about √d units, below which
+a direction is lost; and a unit above which nothing is left to be turned."""
 
 
 def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Rounded:
@@ -57,48 +63,102 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
         coarser: factor of all units.
     """
     triangles, pulls = (np.asarray(answer[name], float) for name in ("precisions", "pulls"))
-    between = np.asarray(answer.get("between", np.zeros(pulls.shape[1])), float)
+    d = pulls.shape[1]
+    between = np.asarray(answer.get("between", np.zeros(d)), float)
     varies = np.flatnonzero(between > 0)
-    first, second = upper = np.triu_indices(pulls.shape[1])
-    if varies.size:
-        precisions = [symmetric(triangle, pulls.shape[1]) for triangle in triangles]
-        turns = np.stack([_turn(precision, varies) for precision in precisions])
-        swept = [_swept(*both, varies) for both in zip(precisions, turns, strict=True)]
-        triangles = np.stack([matrix[upper] for matrix in swept])
-        pulls = np.einsum("njk,nk->nj", turns, pulls)
-    root = np.sqrt(np.abs(triangles[:, first == second]))
     relative = coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1))
-    scale = np.maximum(root[:, first] * root[:, second], np.abs(triangles))
-    units = {
-        "precisions": _power_of_two(relative * scale),
-        "pulls": _power_of_two(coarser * PULL_UNIT * root),
+    dithers = rng.random((1 if varies.size else TURNS, triangles.shape[1] + d))
+    first = _first_of_equals(triangles, pulls, relative, coarser * PULL_UNIT)
+    each = {
+        index: _rounded(
+            *(symmetric(triangles[index], d), pulls[index], varies, dithers),
+            *(relative, coarser * PULL_UNIT),
+        )
+        for index in {*first}
     }
-    new = _first_of_equals(triangles, pulls, units)
-    exact = {"precisions": triangles[new], "pulls": pulls[new]}
-    units = {name: unit[new] for name, unit in units.items()}
-    arrays = {name: _dithered(exact[name], units[name], rng) for name in sorted(units)}
-    again = (new < np.arange(len(new)))[:, None]  # says nothing that the first has not
-    errors = {name: np.where(again, np.inf, unit / math.sqrt(6)) for name, unit in units.items()}
+    fits = [each[index] for index in first]
+    names = "precisions", "pulls"
+    arrays = {name: np.stack([fit.arrays[name] for fit in fits]) for name in names}
+    errors = {name: np.stack([fit.errors[name] for fit in fits]) for name in names}
+    finest = errors["precisions"][:, np.equal(*np.triu_indices(d))] * math.sqrt(6)
+    for name in names:
+        errors[name][first < np.arange(len(first))] = np.inf  # say nothing that the first has not
+    if not varies.size and any((fit.errors["turns"] != np.eye(d)).any() for fit in fits):
+        errors["turns"] = np.stack([fit.errors["turns"] for fit in fits])
     if "between" in answer:
-        arrays = _of_common(arrays, units["precisions"][:, first == second], relative, between)
+        arrays = _of_common(arrays, finest, relative, between)
     # of the rounded ones, so that they say no more than these
     squares = [_square(*fit) for fit in zip(arrays["precisions"], arrays["pulls"], strict=True)]
     arrays["squares"] = np.array(squares)[:, None]
     return Rounded(arrays, errors)
 
 
+def _rounded(
+    precision: np.ndarray,
+    pull: np.ndarray,
+    varies: np.ndarray,
+    dithers: np.ndarray,
+    relative: float,
+    of_pull: float,
+) -> Rounded:
+    """Round a fit: with a spread M and T p, else until no direction is lost, back as A and p.
+
+    Args:
+        precision: A.
+        pull: p.
+        varies: V.
+        dithers: of every turn, (turns, t + d).
+        relative: unit of a number of M by its size.
+        of_pull: unit of a number of T p in sds.
+    """
+    upper = np.triu_indices(d := pull.size)
+    turn, matrix = _turn(precision, varies), precision
+    usable = not varies.size and np.isfinite(precision).all() and np.isfinite(pull).all()
+    mode = solved(precision, pull) if usable else pull
+    for count, dither in enumerate(dithers, 1):
+        if varies.size:
+            matrix = _swept(precision, turn, varies)
+        elif count > 1:
+            matrix = turn @ precision @ turn.T
+        root = np.sqrt(np.abs(np.diagonal(matrix)))
+        size = np.maximum(np.outer(root, root), np.abs(matrix))[upper]
+        units = _power_of_two(relative * size), _power_of_two(of_pull * root)
+        made = _dithered(matrix[upper], units[0], dither[:-d])
+        turned = turn @ pull if varies.size else pull
+        if usable:  # of the rounded A, or a far reference would multiply what rounding has moved
+            turned = symmetric(made, d) @ np.linalg.solve(turn.T, mode)
+        away = _dithered(turned, units[1], dither[-d:])
+        if not (usable and root.all()):
+            break
+        diagonal = np.sqrt(np.maximum(np.abs(made[upper[0] == upper[1]]), relative * root**2))
+        values, axes = np.linalg.eigh(symmetric(made, d) / np.outer(diagonal, diagonal))
+        if relative > MOST_TURNED or values[0] > LOST * math.sqrt(d) * relative or count == TURNS:
+            break
+        turn = (axes.T / diagonal) @ turn
+    errors = (unit / math.sqrt(6 * count) for unit in units)  # turns tell of A, too
+    arrays = {"precisions": made, "pulls": away}
+    if count > 1:
+        back = np.linalg.inv(turn)
+        arrays = {"precisions": (back @ symmetric(made, d) @ back.T)[upper], "pulls": back @ away}
+    return Rounded(arrays, dict(zip(arrays, errors, strict=True)) | {"turns": turn})
+
+
 def _first_of_equals(
-    triangles: np.ndarray, pulls: np.ndarray, units: Mapping[str, np.ndarray]
+    triangles: np.ndarray, pulls: np.ndarray, relative: float, of_pull: float
 ) -> np.ndarray:
-    """Return of each fit the index of the first one that is the same by far less than a unit."""
-    first = np.arange(len(pulls))
+    """Find for each fit the first one that is the same by far less than a unit."""
+    first, d = np.arange(len(pulls)), pulls.shape[1]
+    rows, columns = np.triu_indices(d)
     for index in range(1, len(pulls)):
         for before in range(index):
-            near = [
-                np.abs(of[index] - of[before]) <= EQUAL * units[name][before]
-                for name, of in (("precisions", triangles), ("pulls", pulls))
-            ]
-            if first[before] == before and all(each.all() for each in near):
+            root = np.sqrt(np.abs(triangles[before, rows == columns]))
+            scale = np.maximum(root[rows] * root[columns], np.abs(triangles[before]))
+            off = np.abs(triangles[index] - triangles[before])
+            if first[before] != before or not (off <= EQUAL * relative * scale).all():
+                continue
+            away = pulls[index] - pulls[before]
+            distance = away @ solved(symmetric(triangles[before], d), away)  # squared, in sds
+            if distance <= (EQUAL * of_pull) ** 2:
                 first[index] = before
                 break
     return first
@@ -146,7 +206,7 @@ def _of_common(
             continue
         if varies.size:
             fit = _unswept(*fit, varies, finest, relative)
-        precision, away = fit[0], np.linalg.lstsq(*fit, rcond=None)[0]
+        precision, away = fit[0], solved(*fit)
         kept.append((_raised(precision, LEAST_EIGENVALUE), away))
     wide = [(widened(precision, between), away) for precision, away in kept]
     return {
@@ -193,7 +253,7 @@ def _square(triangle: np.ndarray, pull: np.ndarray) -> float:
     precision = symmetric(triangle, pull.size)
     if not (np.isfinite(precision).all() and np.isfinite(pull).all()):
         return math.nan
-    return float(pull @ np.linalg.lstsq(precision, pull, rcond=None)[0])
+    return float(pull @ solved(precision, pull))
 
 
 def wrong_share(arrays: Arrays, sites: int) -> str | None:
@@ -209,28 +269,30 @@ def revealed_by_fits(
 ) -> tuple[Revealed]:
     """Return curvatures at the modes and gradients of these quadratics, both turned by T.
 
-    The gradients are those at the reference; in a hierarchical model where V is best, given all
-    others there. The curvature counts as that at a known point: that it changes with the mode, as
-    rows move this, is left out.
+    The gradients are those at the modes, where the rounded curvatures have their pulls from; in a
+    hierarchical model at the reference, where V is best, given all others there. The curvature
+    counts as that at a known point: that it changes with the mode, as rows move this, is left out.
     """
     reference, pulls = np.asarray(arrays["reference"]), np.asarray(answer["pulls"][:-1], float)
     d = reference.size
     varies = np.asarray(answer.get("between", np.zeros(d))) > 0
     kept, away, turns = list[int](), list[np.ndarray](), list[np.ndarray]()
+    turned = errors.get("turns", np.broadcast_to(np.eye(d), (len(pulls), d, d)))
     for index, pull in enumerate(pulls):
         precision = symmetric(answer["precisions"][index], d)
         if np.isfinite(precision).all() and np.isfinite(pull).all():
-            turn = _turn(precision, np.flatnonzero(varies))
-            mode = np.linalg.lstsq(precision, pull, rcond=None)[0]
+            turn = _turn(precision, np.flatnonzero(varies)) if varies.any() else turned[index]
+            mode = solved(precision, pull)
             kept.append(index)
             turns.append(turn)
             away.append(np.stack([mode, np.where(varies, turn @ pull, 0)]))
     modes, given_others = np.moveaxis(np.reshape(away, (-1, 2, d)), 1, 0)
     rules = (len(arrays["rule"]),) if "rule" in arrays else ()
-    turned = np.reshape(turns, (-1, d, d)) if varies.any() else None
+    every = np.reshape(turns, (-1, d, d))
     by_order = {1: errors["pulls"][kept], 2: errors["precisions"][kept]}
-    of_fits = Revealed(reference + modes, (1, 2), errors=by_order, away=modes - given_others)
-    return (of_fits._replace(turn=turned, rules=rules),)
+    far = modes - given_others if varies.any() else None
+    of_fits = Revealed(reference + modes, (1, 2), errors=by_order, away=far)
+    return (of_fits._replace(turn=None if (every == np.eye(d)).all() else every, rules=rules),)
 
 
 def _power_of_two(most: np.ndarray) -> np.ndarray:
@@ -239,9 +301,8 @@ def _power_of_two(most: np.ndarray) -> np.ndarray:
     return np.where(usable, np.exp2(np.floor(np.log2(np.where(usable, most, 1.0)))), 0.0)
 
 
-def _dithered(values: np.ndarray, units: np.ndarray, rng: Dither) -> np.ndarray:
-    """Return values in their units; the last axes of all have the same dither."""
-    dither = rng.random(values.shape[-1])
+def _dithered(values: np.ndarray, units: np.ndarray, dither: np.ndarray) -> np.ndarray:
+    """Return values in their units."""
     usable = (units > 0) & np.isfinite(values)
     unit = np.where(usable, units, 1.0)
     return np.where(usable, unit * np.floor(np.where(usable, values, 0) / unit + dither), values)

@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from consortia.core.prior import PriorScale
 from consortia.core.queries import Arrays
-from consortia.surrogates.mode_search import inverse_root, symmetric
+from consortia.surrogates.mode_search import inverse_root, solved, symmetric
 
 APART = 4.0
 """Standard deviations, of both, by which two guesses are of different modes."""
@@ -124,7 +124,7 @@ def cochran(precision: np.ndarray, pull: np.ndarray, square: float, sites: int) 
     """Compute Q by (S − 1) d from the sums over sites, 0 of a single one."""
     if sites < 2 or not math.isfinite(square):
         return 0.0
-    mean = np.linalg.lstsq(precision, pull, rcond=None)[0]
+    mean = solved(precision, pull)
     return float(square - pull @ mean) / ((sites - 1) * len(pull))
 
 

@@ -121,9 +121,19 @@ def newton(local: Local) -> Newton:
 
 def symmetric(upper: Float[np.ndarray, " t"], d: int) -> Float[np.ndarray, "d d"]:
     """Return the symmetric matrix with an upper triangle, given row by row."""
-    matrix = np.zeros((d, d))
-    matrix[np.triu_indices(d)] = upper
-    return matrix + np.triu(matrix, 1).T
+    matrix, (first, second) = np.empty((d, d)), np.triu_indices(d)
+    matrix[first, second] = matrix[second, first] = upper
+    return matrix
+
+
+def solved(precision: Float[np.ndarray, "d d"], pull: Float[np.ndarray, " d"]) -> np.ndarray:
+    """Compute A⁻¹ p, the smallest where A is singular, whatever units the parameters have."""
+    size = np.sqrt(np.abs(np.diagonal(precision)))
+    size = np.where(size > 0, size, 1.0)
+    scaled: np.ndarray = np.linalg.lstsq(precision / np.outer(size, size), pull / size, rcond=None)[
+        0
+    ]
+    return scaled / size
 
 
 def inverse_root(curvature: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:

@@ -12,7 +12,7 @@ import consortia
 from consortia.core.tails import Tail
 from consortia.core.target import Target
 from consortia.models.regression.scores import Scores
-from consortia.surrogates.proposals.unbent import Unbent, tail_of
+from consortia.surrogates.proposals.unbent import Scored, Unbent, tail_of
 
 LAWS = [(1.0, stats.cauchy(2, 3)), (1 / 3, stats.t(3, 2, 3)), (0.0, stats.norm(2, 3))]
 PRIORS = {"intercept": "cauchy(1, 2)", "age": "student_t(3, 0.1, 0.2)"}
@@ -84,12 +84,13 @@ def test_scores_can_be_unbent_and_back() -> None:
     assert tail is not None
     rng = np.random.default_rng(2)
     map_, points = Unbent(rng.normal(size=3), tail), rng.normal(size=(5, 3))
-    z, volume = map_.white(points)
-    np.testing.assert_allclose(map_.positions(z), points, atol=1e-9)
     step = 1e-6 * np.eye(3)
-    for point, own in zip(points, volume, strict=True):
-        change = (map_.white(point + step)[0] - map_.white(point - step)[0]) / 2e-6
-        assert np.linalg.slogdet(change)[1] == pytest.approx(own, abs=1e-6)
+    for either in (map_, Scored(tail)):
+        z, volume = either.white(points)
+        np.testing.assert_allclose(either.positions(z), points, atol=1e-9)
+        for point, own in zip(points, volume, strict=True):
+            change = (either.white(point + step)[0] - either.white(point - step)[0]) / 2e-6
+            assert np.linalg.slogdet(change)[1] == pytest.approx(own, abs=1e-6)
     # around the mode it is the identity
     np.testing.assert_allclose(map_.white(map_.mode + step)[0], map_.mode + step, atol=1e-10)
 

@@ -40,6 +40,7 @@ from consortia.core.contract import Fault
 from consortia.core.parameters import coordinate_names, variables
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.queries import Arrays, Batch, Conversing, Known, Outcome, Query, in_width
+from consortia.core.tails import Tail
 from consortia.dynamics.ensemble import chains as walking
 from consortia.dynamics.ensemble.mixing import resampled
 from consortia.dynamics.independence import metropolis_chains, smallest_effective_size
@@ -68,7 +69,7 @@ from consortia.surrogates.proposals.rays import (
     within,
 )
 from consortia.surrogates.proposals.regression import MOST_QUADRATIC
-from consortia.surrogates.proposals.unbent import Unbent, tail_of
+from consortia.surrogates.proposals.unbent import Scored, Unbent, tail_of
 from consortia.surrogates.proposals.warp import Coordinates, Plain
 from consortia.surrogates.quadrature import points_around
 
@@ -266,6 +267,10 @@ class Server:
         """Describe suspected modes that have no draws."""
         return several_modes.unseen(self.modes, self.others, self.memory, draws)
 
+    def mostly(self, way: Float[np.ndarray, " d"]) -> int:
+        """Return the parameter along which a way goes most, in standard deviations."""
+        return int(np.argmax(np.abs(way) / np.sqrt(np.diag(self.covariance))))
+
     def suspect(self, places: list[np.ndarray]) -> None:
         """Climb from places next; where nobody may, modes without draws are named."""
         self.rises = places if self.exact else []
@@ -294,6 +299,9 @@ class Server:
     @property
     def coordinates(self) -> Coordinates:
         """Coordinates that the model suggests, around the highest point or the guess."""
+        if self.groups is None and self.slow:
+            heavy = np.isin(np.arange(self.dimension), [self.mostly(way) for way in self.slow])
+            return Scored(Tail(heavy * 1.0, *self.scale))
         if self.groups is None:
             return Plain()
         mode = self.memory.best if len(self.memory.points) else self.centre
@@ -922,9 +930,9 @@ def _heavy(server: Server, profiles: list[Profile]) -> tuple[Fault, ...]:
     ways = [profile.line.direction for profile in profiles if profile.heavy] + server.slow
     if not ways:
         return ()
-    sd, structure = np.sqrt(np.diag(server.covariance)), server.known.target.structure
+    structure = server.known.target.structure
     names = [n for each in variables(structure) for n in coordinate_names(each.name, each.shape)]
-    text = ", ".join(dict.fromkeys(names[np.argmax(np.abs(way) / sd)] for way in ways))
+    text = ", ".join(dict.fromkeys(names[server.mostly(way)] for way in ways))
     return (Fault(SLOWLY.format(text), unseen=True),)
 
 

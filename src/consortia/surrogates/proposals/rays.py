@@ -35,6 +35,10 @@ distance doubles, an exponential one twice as much each time. The limit is neare
 a ray does not run quite along the tail. In the last quarter a power falls by .71 of what it falls
 in the third: behind a plateau an exponential tail passes for a power but for that."""
 
+PLATEAU = 0.5
+"""Wherever the distance doubles a power falls by no less than before. Less than this share of it: the
+ray comes near to a ridge that bends, and the tail is not like a power."""
+
 FAR = 4.0 ** np.arange(1, 6)
 """Far places, in standard deviations of the prior: from one to the next an exponential law falls
 four times as much as before, a power equally."""
@@ -128,7 +132,7 @@ class Profile(NamedTuple):
                 *falls, third, last = np.diff(np.interp(places, np.log(steps), fall))
                 falls = np.array([*falls, third + last])
                 slower = last < SLOWER * third and (falls[1:] < POWER * falls[:-1]).all()
-                if slower and falls.min() > 0:
+                if slower and min(*falls, last) > 0 and falls[-1] > PLATEAU * falls[-2]:
                     return True
         return False
 
@@ -198,7 +202,8 @@ def lines_through(
     values, axes = np.linalg.eigh(covariance + np.diag(apart))
     axes = axes * np.sign(axes[np.argmax(np.abs(axes), axis=0), np.arange(len(axes))])
     columns = (covariance / np.sqrt(np.diag(covariance))).T
-    principal = (axes * np.sqrt(np.maximum(values, 0))).T
+    # of a tail like a power the largest eigenvalue hides the others
+    principal = (axes * np.sqrt(np.maximum(values, np.finfo(float).eps * values.max()))).T
     directions = np.concatenate([columns, principal[::-1]])[:most]
     lines = []
     for index, direction in enumerate(directions):

@@ -7,6 +7,9 @@ straight ridge of the parameters is a bent one of scores. There a surrogate pred
 .. math:: z = u_0 + \frac{\theta(u) - \theta(u_0)}{\theta'(u_0)}
 
 better than in scores u. Which of the two it is, held-out points say.
+
+A plain density, whose priors nobody knows, is sampled as it is. Where its tail falls like a power
+along a parameter, proposals are drawn in scores of this one.
 """
 
 from __future__ import annotations
@@ -45,6 +48,23 @@ class Unbent(NamedTuple):
         away = self.tail.value(points) - self.tail.value(self.mode)
         volume = (self.tail.log_slope(points) - at_mode).sum(axis=1)
         return self.mode + away * np.exp(-at_mode), volume
+
+
+class Scored(NamedTuple):
+    """Scores of parameters that are sampled as they are, though they have the tail of a power."""
+
+    tail: Tail
+
+    def positions(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Return θ of z."""
+        return self.tail.value(z)
+
+    def white(
+        self, points: Float[np.ndarray, "n d"]
+    ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"]]:
+        """Return z of θ, and log |dz/dθ|."""
+        z = self.tail.score(points)
+        return z, -self.tail.log_slope(z).sum(axis=1)
 
 
 def tail_of(target: Target) -> Tail | None:
