@@ -36,8 +36,8 @@ a ray does not run quite along the tail. In the last quarter a power falls by .7
 in the third: behind a plateau an exponential tail passes for a power but for that."""
 
 PLATEAU = 0.5
-"""Wherever the distance doubles a power falls by no less than before. Less than this share of it: the
-ray comes near to a ridge that bends, and the tail is not like a power."""
+"""Wherever the distance doubles a power falls by no less than before. Less than this share of it:
+the ray comes near to a ridge that bends, and the tail is not like a power."""
 
 FAR = 4.0 ** np.arange(1, 6)
 """Far places, in standard deviations of the prior: from one to the next an exponential law falls
