@@ -84,7 +84,7 @@ def test_a_method_of_another_name_is_a_setting_that_can_be_made(name):
 @pytest.mark.parametrize("name", [*SETTINGS, *GONE])
 def test_an_unknown_name_is_answered_in_the_package_and_in_a_study(name):
     advice = advice_on(name)
-    assert advice.startswith(f"{name} is ")
+    assert advice.startswith(f"{name} {'was' if name in GONE else 'is'} ")
     with pytest.raises(AttributeError, match=re.escape(advice)):
         getattr(consortia, name)
     with pytest.raises(ValidationError, match=re.escape(advice)):

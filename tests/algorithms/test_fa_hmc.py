@@ -92,7 +92,7 @@ class ByHand:
 
     def momentum(self, shared, private, c, t):
         rho = self.algorithm.momentum_correlation
-        common = np.sqrt(rho) * shared.momentum[t] if rho > 0 else 0
+        common = shared.momentum[t] if rho > 0 else 0  # √ρ ξ
         own = np.sqrt(1 - rho) * private[c].momentum[t] if rho < 1 else 0
         return np.sqrt(self.algorithm.temperature) * (common + self.private_scale(c) * own)
 
@@ -293,7 +293,7 @@ class OneMomentumForAllSites(ByHand):
 class CorrelationWithoutRoot(ByHand):
     def momentum(self, shared, private, c, t):
         own = private[c].momentum[t] * self.private_scale(c)
-        return RHO * shared.momentum[t] + (1 - RHO) * own
+        return np.sqrt(RHO) * shared.momentum[t] + (1 - RHO) * own
 
 
 @pytest.mark.parametrize(

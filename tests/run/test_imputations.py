@@ -183,4 +183,4 @@ def test_what_needs_one_data_set_says_so(made, tree):
 
 def test_products_of_what_is_imputed_are_spoken_of():
     found = consortia.regression("y ~ x * arm", tables(), missing="impute", imputations=2)
-    assert any(note.startswith("x:arm: the imputation knows neither") for note in found.notes)
+    assert any(note.startswith("x:arm: the imputation ignores products") for note in found.notes)
