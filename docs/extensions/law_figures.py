@@ -144,7 +144,7 @@ def _law(name: str, method: Any, problem: Problem, case: Case) -> tuple[float, f
         return None
     if name == "decentralized_ula":
         moments = decentralized_ula_moments(
-            problem.agents(rows=False),
+            problem.agents(1, case.settings["mixing"], rows=False, modes=False),
             case.settings["mixing"],
             step_size=case.settings["step_size"],
             iterations=case.rounds,

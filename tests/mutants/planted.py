@@ -233,8 +233,8 @@ MUTANTS = (
     ),
     Mutant(
         "surrogates/proposals/regression.py",
-        "solve_triangular(root.T, found[1 : 1 + d])",
-        "solve_triangular(root, found[1 : 1 + d], lower=True)",
+        "solve_triangular(root.T, beta[1 : 1 + d])",
+        "solve_triangular(root, beta[1 : 1 + d], lower=True)",
         "surrogates/test_many_parameters.py::"
         "test_a_quadratic_regression_finds_a_gaussian_from_points_of_another",
     ),
@@ -415,8 +415,8 @@ MUTANTS = (
     ),
     Mutant(
         "engines/messages/plausible.py",
-        "len(beyond) > len(found) / 2",
-        "len(beyond) >= len(found) / 3",
+        "len(beyond) > len(shares) / 2",
+        "len(beyond) >= len(shares) / 3",
         "engines/messages/test_plausible.py::"
         "test_a_message_beyond_a_bound_is_named_and_one_within_it_is_not",
     ),
