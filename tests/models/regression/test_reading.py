@@ -15,9 +15,11 @@ import pandas as pd
 import pytest
 
 from consortia.data.mending import joined
+from consortia.data.preparation import Moments
 from consortia.data.tables import read_table
 from consortia.data.writing import has_hidden
 from consortia.errors import InputError
+from consortia.models.regression import unlike
 from consortia.models.regression.construction import regression
 
 ROWS = 60
@@ -902,3 +904,18 @@ def test_a_hidden_character_is_what_the_line_removes_however_many_rows_have_it(
 def test_a_joiner_of_a_script_is_no_hidden_character() -> None:
     assert not has_hidden("می\u200cخواهم")
     assert has_hidden("intensive\u00a0care")
+
+
+def test_sites_are_compared_in_a_time_that_grows_with_their_number(monkeypatch) -> None:
+    calls: list[Moments] = []
+    original = unlike._lower_of_two
+
+    def counted(moments: Moments) -> float | None:
+        calls.append(moments)
+        return original(moments)
+
+    monkeypatch.setattr(unlike, "_lower_of_two", counted)
+    rng = np.random.default_rng(0)
+    every = {f"s{index}": Moments.of(rng.integers(0, 2, 20).astype(float)) for index in range(300)}
+    assert unlike.supports_apart({"arm": every}, {}) == []
+    assert len(calls) == 300

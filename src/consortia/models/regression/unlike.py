@@ -228,9 +228,14 @@ def supports_apart(
     guesses: list[Guess] = []
     for column, every in moments.items():
         confirmed = [s for s in every if s in harmonise and column in harmonise[s].scale]
+        lows = {name: _lower_of_two(at_site) for name, at_site in every.items()}
+        several = len({*lows.values()} - {None}) > 1
+        measured = [name for name, at_site in every.items() if not at_site.levels][:2]
         for site, at_site in every.items():
-            others = {name: other for name, other in every.items() if name != site}
-            contents = _unlike_codes(at_site, others) or _far_away(at_site, others)
+            contents = ""
+            if at_site.rows >= FEWEST:
+                codes = _unlike_codes(site, lows[site], lows if several else {}, measured)
+                contents = codes or _far_away(site, every)
             if not contents or site in confirmed:
                 continue
             line = mend(site, "scale", f"{key(column)} = 1")
@@ -243,18 +248,22 @@ def supports_apart(
     return guesses
 
 
-def _unlike_codes(moments: Moments, others: Mapping[str, Moments]) -> str:
-    """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so."""
-    low = _lower_of_two(moments)
-    if low is None or moments.rows < FEWEST or abs(low) > 9:  # two years, or two ages
+def _unlike_codes(
+    site: str, low: float | None, lows: Mapping[str, float | None], measured: Sequence[str]
+) -> str:
+    """Return that a column is two codes, and not the same ones elsewhere; "" where it is not so.
+
+    ``low`` is the lower one, ``lows`` are those of all sites where they differ, and ``measured``
+    sites, two at most, at which the column has no codes.
+    """
+    if low is None or abs(low) > 9:  # two years, or two ages
         return ""
     two = f"{low:g} or {low + 1:g} in all rows"
-    lows = {name: _lower_of_two(other) for name, other in others.items()}
     for name, other in lows.items():
         if other not in (None, low) and low > min(0.0, other):  # 0 and 1 are as usual
             return f"{two}, and {other:g} or {other + 1:g} at {name}"
-    measured = next((name for name, other in others.items() if not other.levels), None)
-    return "" if measured is None else f"{two}, and a measurement at {measured}"
+    elsewhere = next((name for name in measured if name != site), None)
+    return "" if elsewhere is None else f"{two}, and a measurement at {elsewhere}"
 
 
 def _lower_of_two(m: Moments) -> float | None:
@@ -268,15 +277,17 @@ def _lower_of_two(m: Moments) -> float | None:
     return low if two else None
 
 
-def _far_away(moments: Moments, others: Mapping[str, Moments]) -> str:
+def _far_away(site: str, every: Mapping[str, Moments]) -> str:
     """Return that the values are many standard deviations from those of other sites, or ""."""
-    known = [other for other in others.values() if other.rows >= FEWEST]
-    if moments.rows < FEWEST or not known:
+    here = every[site]
+    known = (m for name, m in every.items() if name != site and m.rows >= FEWEST)
+    if here.levels or not all(_apart(here, other) for other in known):  # mostly the first is not
         return ""
-    if moments.levels or not all(_apart(moments, other) for other in known):
+    means = [m.mean for name, m in every.items() if name != site and m.rows >= FEWEST]
+    if not means:
         return ""
-    usual = float(np.median([other.mean for other in known]))
-    return f"far from that of other sites: its mean is {moments.mean:.3g}, elsewhere {usual:.3g}"
+    usual = float(np.median(means))
+    return f"far from that of other sites: its mean is {here.mean:.3g}, elsewhere {usual:.3g}"
 
 
 def _apart(moments: Moments, other: Moments) -> bool:
