@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -167,3 +168,9 @@ def test_no_law_by_modes_is_had_of_minibatches_or_of_networks_in_parts() -> None
         gossip_law(agents, np.kron(np.eye(2), np.full((3, 3), 1 / 3)), 0.01)
     with pytest.raises(InputError, match="common noise"):
         gossip_law(agents, "ring", 0.01, noise="common")
+
+
+def test_no_target_is_met_where_the_second_order_leaves_no_variance() -> None:
+    law: Any = SimpleNamespace(stationary=SimpleNamespace(variance=np.array([1.0, -0.1])))
+    near: Any = None  # is not asked
+    assert tuning.BiasTarget(0.05, 0.05).taken(law, near) == np.inf

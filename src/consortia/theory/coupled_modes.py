@@ -183,9 +183,17 @@ class CoupledModes(Recursion):
 
     @property
     def apart(self) -> float:
-        """Largest relative change of the average's sds along the axes by curvatures that differ."""
+        """Largest relative change of the average's sds along the axes by curvatures that differ.
+
+        It is infinite where the second order leaves no covariance.
+        """
         alike = self._alone[1][0, :, 0, 0]
-        return float(np.abs(np.sqrt(np.diagonal(self._average) / alike) - 1).max())
+        if not (np.isfinite(self._average).all() and (alike > 0).all()):
+            return math.inf
+        changed = self._average / np.sqrt(np.outer(alike, alike))
+        if np.linalg.eigvalsh((changed + changed.T) / 2)[0] <= 0:
+            return math.inf
+        return float(np.abs(np.sqrt(np.diagonal(changed)) - 1).max())
 
     def stationary(self) -> Averaged:
         """Return the law of the average in the long run, with means and variances of all agents."""
