@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,25 @@ def test_the_derivatives_by_rows_are_those_of_the_site_s_log_density(
     assert column == made[0].shape[1]
 
 
+def assert_as_by_moved_rows(
+    measure: Any,
+    rows: dict[str, np.ndarray],
+    revealed: Any,
+    leaving: Callable[[dict[str, np.ndarray]], np.ndarray],
+    d: int,
+) -> None:
+    """Compare a measured Jacobian with differences of what leaves, at some rows."""
+    jacobian = measure._information(revealed)
+    for row in range(0, 60, 7):
+        for unknown in range(each := measure.unknowns.each):
+            column = int(np.flatnonzero(measure.unknowns.rows == row)[0]) * each + unknown
+            ends = [leaving(moved(measure, rows, row, unknown, sign * 50)) for sign in (1, -1)]
+            exact = (ends[0] - ends[1]) / (100 * CELL_STEP)
+            for part in (slice(0, d), slice(d, None)):
+                unit = np.abs(jacobian[part]).max()
+                np.testing.assert_allclose(jacobian[part, column], exact[part], atol=0.02 * unit)
+
+
 def mode_at(target: Target, rows: dict[str, np.ndarray], start: np.ndarray) -> np.ndarray:
     """The mode of half of the prior and 60 rows, to the last digit."""
     own = target.host_site(rows, 60, 0.5)
@@ -173,7 +193,6 @@ def test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinate
     arrays = {"reference": reference, "share": np.array(0.5), "starts": np.zeros((1, d))}
     turned = errors | {"turns": np.stack([turn] * 2)}
     (revealed,) = revealed_by_fits(target, arrays, answer, turned)
-    jacobian = measure._information(revealed)
 
     def leaving(at: dict[str, np.ndarray]) -> np.ndarray:
         there = target.host_site(at, 60, 0.5).pieces(mode)[2]
@@ -181,14 +200,7 @@ def test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinate
             [turn @ precision @ mode_at(target, at, mode), -(turn @ there @ turn.T)[upper]]
         )
 
-    for row in range(0, 60, 7):
-        for unknown in range(each := measure.unknowns.each):
-            column = int(np.flatnonzero(measure.unknowns.rows == row)[0]) * each + unknown
-            ends = [leaving(moved(measure, rows, row, unknown, sign * 50)) for sign in (1, -1)]
-            exact = (ends[0] - ends[1]) / (100 * CELL_STEP)
-            for part in (slice(0, d), slice(d, None)):
-                unit = np.abs(jacobian[part]).max()
-                np.testing.assert_allclose(jacobian[part, column], exact[part], atol=0.02 * unit)
+    assert_as_by_moved_rows(measure, rows, revealed, leaving, d)
 
 
 @pytest.mark.parametrize("case", ["levels", "slopes", "no columns"])
@@ -239,15 +251,7 @@ def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
     }
     errors = {name: np.ones_like(answer[name]) for name in ("precisions", "pulls")}
     (revealed,) = revealed_by_fits(target, arrays, answer, errors)
-    jacobian = measure._information(revealed)
-    for row in range(0, 60, 7):
-        for unknown in range(each := measure.unknowns.each):
-            column = int(np.flatnonzero(measure.unknowns.rows == row)[0]) * each + unknown
-            ends = [leaving(moved(measure, rows, row, unknown, sign * 50)) for sign in (1, -1)]
-            exact = (ends[0] - ends[1]) / (100 * CELL_STEP)
-            for part in (slice(0, d), slice(d, None)):
-                unit = np.abs(jacobian[part]).max()
-                np.testing.assert_allclose(jacobian[part, column], exact[part], atol=0.02 * unit)
+    assert_as_by_moved_rows(measure, rows, revealed, leaving, d)
 
 
 @pytest.mark.parametrize("case", sparse(range(12), [2]))

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -510,3 +511,22 @@ def test_chosen_settings_meet_the_target_where_likelihoods_are_not_gaussian(targ
     assert np.abs((draws.mean(axis=0) - others.mean(axis=0)) / sd).max() < 0.05 + 4 / size**0.5
     assert np.abs(draws.std(axis=0) / sd - 1).max() < 0.05 + 4 / (2 * size) ** 0.5
     assert size > 2000
+
+
+def test_a_step_without_bias_is_followed_by_one_twice_as_long() -> None:
+    tried: list[float] = []
+
+    def steps(step: float) -> tuple[Any, float]:
+        tried.append(step)
+        return SimpleNamespace(cost=1 / step), 0.0
+
+    best: Any = settings._adjusted(steps, consortia.fa_hmc(), 0.1, 3)
+    assert tried == pytest.approx([0.1, 0.2, 0.4])
+    assert best.cost == pytest.approx(2.5)
+
+
+def test_a_bias_that_is_not_a_number_meets_no_target() -> None:
+    problem, method = problem_of("alike"), consortia.de_sgld(mixing="complete")
+    values = {name: choices[0] for name, choices in settings.open_settings(method).items()}
+    steps = settings._steps(problem, method, values, lambda *_: np.nan, TARGET.price)
+    assert steps(1e-3) == (None, np.inf)

@@ -28,8 +28,8 @@ from consortia.data.sites import (
     SITE_ROWS_MAX,
     Rows,
     Sites,
-    alike,
     check_finite,
+    of_common_types,
     read_rows,
     site_names,
 )
@@ -284,7 +284,7 @@ def read_sites(
         here[n] if n in here else rows_of(fact.empty(), fact.rows) for n, fact in enumerate(facts)
     ]
     digests = {n: fact.digest for n, fact in enumerate(facts)}
-    return Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(here))
+    return Sites.of_rows(names, of_common_types(names, parts), digests, set(digests) - set(here))
 
 
 def merge_facts(gathered: Sequence[Mapping[Any, Any]], names: Sequence[str]) -> list[SiteFacts]:

@@ -97,7 +97,7 @@ class Sites:
             with located(site=name):
                 parts.append(read_rows(shard, f"site {name!r}"))
         parts = [replace(part, leaves=tuple(map(_unchanging, part.leaves))) for part in parts]
-        kept = alike(names, parts)
+        kept = of_common_types(names, parts)
         for name, part in zip(names, parts, strict=True):
             check_finite(name, part)
         # A site whose rows are promoted keeps the digest of its rows as they are given.
@@ -357,7 +357,7 @@ def site_names(names: Sequence[str] | None, count: int) -> tuple[str, ...]:
     return names
 
 
-def alike(names: Sequence[str], parts: Sequence[Rows]) -> list[Rows]:
+def of_common_types(names: Sequence[str], parts: Sequence[Rows]) -> list[Rows]:
     """Return the rows of all sites, read-only and of common types.
 
     Raises:

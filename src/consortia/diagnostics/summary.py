@@ -119,7 +119,7 @@ class Summary:
     def row(self, coordinate: str) -> dict[str, float]:
         """Return the statistics of one coordinate, by column."""
         if coordinate not in self.coordinates:
-            raise wrong("coordinate", f"={coordinate!r}: there is no such row in this summary.")
+            raise wrong("coordinate", f"={coordinate!r} is not a row of this summary.")
         index = self.coordinates.index(coordinate)
         return {name: float(values[index]) for name, values in self.columns.items()}
 
@@ -238,7 +238,7 @@ def summary(
             formula as `Regression.natural`; where the study standardised columns, the
             coefficients per unit of the columns as they were read; of a model of NumPyro or PyMC
             what its author named. ``"sampled"`` tabulates the coordinates that were sampled, the
-            group ``unconstrained_posterior``. Elsewhere there is no difference.
+            group ``unconstrained_posterior``. For all other models the two are the same.
         stein: what `consortia.verify` found, for the verdict.
 
     Returns:

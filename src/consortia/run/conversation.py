@@ -445,7 +445,7 @@ class ConversationRun:
                 f"({chains}, draws, {d}): correct the method."
             )
         if not np.isfinite(draws).all():
-            chain, index, _ = (int(index_of) for index_of in np.argwhere(~np.isfinite(draws))[0])
+            chain, index, _ = (int(number) for number in np.argwhere(~np.isfinite(draws))[0])
             raise NonFiniteError(
                 f"chain {chain} turned non-finite in batch {self._batches} of draws (counted from "
                 f"0), at its draw {index}: look at the model and the data there. "

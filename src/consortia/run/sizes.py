@@ -120,7 +120,7 @@ def plan_size(
     """
     count = arguments.whole("simulations", simulations, 2)
     arguments.positive("level", level, below=1.0)
-    factors = [arguments.positive("times", float(factor_given)) for factor_given in times]
+    factors = [arguments.positive("times", float(factor)) for factor in times]
     _check(regression)
     density = regression.density
     results = []

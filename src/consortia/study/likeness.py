@@ -364,8 +364,8 @@ def _numbers(
     units: dict[str, list[tuple[Apart, tuple[float, str] | None]]] = {}
     for apart in scales_apart(moments, made):
         ratios = apart.usual / apart.size
-        alike = max(ratios) <= SAME_SHAPE * min(ratios)
-        unit = usual_factor(apart.column, float(ratios.prod() ** 0.5)) if alike else None
+        scaled = max(ratios) <= SAME_SHAPE * min(ratios)
+        unit = usual_factor(apart.column, float(ratios.prod() ** 0.5)) if scaled else None
         units.setdefault(apart.column, []).append((apart, unit))
     for name, of_sites in units.items():
         if len({unit for _, unit in of_sites}) > 1:

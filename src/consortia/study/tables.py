@@ -23,7 +23,7 @@ from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
 from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, rows_of, run_on_all
 from consortia.data.preparation import Moments
-from consortia.data.sites import Sites, alike, check_finite
+from consortia.data.sites import Sites, check_finite, of_common_types
 from consortia.engines.contract import Engine
 from consortia.errors import InputError, wrong
 from consortia.study.files import Arrays, FileRows, common_kinds, names_of, read_rows
@@ -190,7 +190,9 @@ class Data(Table):
         ]
         made = self.model_dump(include={"scale", "intercept", "dtype"})
         digests = {n: of_value((site.digest, made, agreed)) for n, site in enumerate(facts)}
-        sites = Sites.of_rows(names, alike(names, parts), digests, set(digests) - set(read))
+        sites = Sites.of_rows(
+            names, of_common_types(names, parts), digests, set(digests) - set(read)
+        )
         held_out = [read[index].held_out for index in sorted(read)]
         test: Arrays | None = None
         skipped: tuple[str, ...] = ()
@@ -319,7 +321,7 @@ class Data(Table):
             moments["x"] = Moments.of(preparation.features(arrays, "train")).plain()
         if self.standardise_target:
             if "y" not in arrays:
-                raise wrong("data.standardise_target", ": there is no response y.")
+                raise wrong("data.standardise_target", ": the data have no response y.")
             moments["y"] = Moments.of(arrays["y"].reshape(-1)).plain()
         return labels, moments
 

@@ -68,11 +68,11 @@ def rounded_fits(answer: Arrays, rows: int, rng: Dither, coarser: float) -> Roun
     varies = np.flatnonzero(between > 0)
     relative = coarser * CURVATURE_UNIT / math.sqrt(max(rows, 1))
     dithers = rng.random((1 if varies.size else TURNS, triangles.shape[1] + d))
-    first = _first_of_equals(triangles, pulls, relative, coarser * PULL_UNIT)
+    of_pull = coarser * PULL_UNIT
+    first = _first_of_equals(triangles, pulls, relative, of_pull)
     each = {
         index: _rounded(
-            *(symmetric(triangles[index], d), pulls[index], varies, dithers),
-            *(relative, coarser * PULL_UNIT),
+            symmetric(triangles[index], d), pulls[index], varies, dithers, relative, of_pull
         )
         for index in {*first}
     }

@@ -187,10 +187,10 @@ class CoupledModes(Recursion):
 
         It is infinite where the second order leaves no covariance.
         """
-        alike = self._alone[1][0, :, 0, 0]
-        if not (np.isfinite(self._average).all() and (alike > 0).all()):
+        equal = self._alone[1][0, :, 0, 0]
+        if not (np.isfinite(self._average).all() and (equal > 0).all()):
             return math.inf
-        changed = self._average / np.sqrt(np.outer(alike, alike))
+        changed = self._average / np.sqrt(np.outer(equal, equal))
         if np.linalg.eigvalsh((changed + changed.T) / 2)[0] <= 0:
             return math.inf
         return float(np.abs(np.sqrt(np.diagonal(changed)) - 1).max())

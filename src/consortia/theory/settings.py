@@ -46,6 +46,9 @@ ADJUSTMENTS, CONFIRMED, ENOUGH, AIM = 5, 3, 0.95, 0.97
 of the target that the bias of a step must take for no longer one to be tried, and the part that the
 next one is aimed at."""
 
+LEAST_PART = 0.01
+"""Smallest part of the target that a bias is taken for: the next step is twice as long anyway."""
+
 SHORTER = 0.8
 """Factor by which that step is shortened while a draw becomes cheaper."""
 
@@ -194,9 +197,13 @@ def search(
     for number, made in enumerate(tried):
         whole: Tried | None = made
         if few or number == 0:
-            given = whole_problem, method, dict(made.settings), taken, price, made.step
             try:
-                whole = _adjusted(*given) if few else _tried(*given, REFINEMENTS)
+                at = _steps(whole_problem, method, dict(made.settings), taken, price)
+                whole = (
+                    _adjusted(at, method, made.step)
+                    if few
+                    else _tried(at, method, made.step, REFINEMENTS)
+                )
             except InputError as error:  # these have no law in all directions
                 reasons.append(error)
                 whole = None
@@ -207,8 +214,8 @@ def search(
         raise reasons[0]
     found.sort(key=lambda made: made.cost)
     if found and isinstance(found[0].law.recursion, CoupledModes):
-        given = problem, method, dict(found[0].settings), taken, price, found[0].step
-        exact = _adjusted(*given, tries=CONFIRMED)
+        at = _steps(problem, method, dict(found[0].settings), taken, price)
+        exact = _adjusted(at, method, found[0].step, CONFIRMED)
         found[:1] = [] if exact is None else [exact]
     return found
 
@@ -234,7 +241,8 @@ def compared(
             if like is not None and scaled == (dict(like.settings).get("mass_matrix") == CURVATURE):
                 first = like.step
             try:
-                known[index] = _tried(problem, method, settings, taken, price, first)
+                steps = _steps(problem, method, settings, taken, price)
+                known[index] = _tried(steps, method, first)
             except InputError as error:
                 reasons.append(error)
                 known[index] = None
@@ -273,25 +281,22 @@ def _neighbours(
                 yield (*index[:axis], other, *index[axis + 1 :])
 
 
+Steps = Callable[[float], tuple[Tried | None, float]]
+"""Functions of a step size: what is tried, None off target, and the part of that its bias takes."""
+
+
 def _tried(
-    problem: Problem,
-    method: Method,
-    settings: Mapping[str, Any],
-    taken: Taken,
-    price: Price,
-    begin: float,
-    bisections: int = BISECTIONS,
+    steps: Steps, method: Method, begin: float, bisections: int = BISECTIONS
 ) -> Tried | None:
     """Try settings with steps around one; None where no step meets the target.
 
     A step that the method refuses as too long is one that does not meet it.
     """
     reasons: list[InputError] = []
-    step_of = _steps(problem, method, settings, taken, price)
 
     def at(step: float) -> Tried | None:
         try:
-            return step_of(step)[0]
+            return steps(step)[0]
         except InputError as error:
             reasons.append(error)
             return None
@@ -326,26 +331,17 @@ def _tried(
     return best
 
 
-def _adjusted(
-    problem: Problem,
-    method: Method,
-    settings: Mapping[str, Any],
-    taken: Taken,
-    price: Price,
-    begin: float,
-    tries: int = ADJUSTMENTS,
-) -> Tried | None:
+def _adjusted(steps: Steps, method: Method, begin: float, tries: int = ADJUSTMENTS) -> Tried | None:
     """Try few steps near one that meets the target in a few directions, by the bias of each.
 
     As `_tried` where none of them meets it.
     """
     if not isinstance(vars(method)["step_size"], Unchosen):
-        return _tried(problem, method, settings, taken, price, begin)
-    at = _steps(problem, method, settings, taken, price)
+        return _tried(steps, method, begin)
     best, step, low, high = None, begin, 0.0, math.inf
     for _ in range(tries):
         try:
-            made, part = at(step)
+            made, part = steps(step)
         except InputError:  # it has no law with this step
             made, part = None, math.inf
         if made is not None and (best is None or made.cost < best.cost):
@@ -353,15 +349,15 @@ def _adjusted(
         low, high = (low, step) if made is None else (step, high)
         if ENOUGH <= part <= 1:
             break
-        wanted = step * min(max((AIM / part) ** 0.7, 0.7), 2.0)
+        wanted = step * min(max((AIM / max(part, LEAST_PART)) ** 0.7, 0.7), 2.0)
         step = wanted if low < wanted < high else math.sqrt(low * high)
-    return best or _tried(problem, method, settings, taken, price, step)
+    return best or _tried(steps, method, step)
 
 
 def _steps(
     problem: Problem, method: Method, settings: Mapping[str, Any], taken: Taken, price: Price
-) -> Callable[[float], tuple[Tried | None, float]]:
-    """Return a function of a step size: what is tried, None off target, and the bias's part."""
+) -> Steps:
+    """Return the steps of settings."""
     filled = with_settings(method, settings, problem)
     near = problem.near
     sites, spent = len(near.sizes), filled.cost(near.sizes, near.mode.size)
@@ -370,8 +366,8 @@ def _steps(
         stepped: Any = dataclasses.replace(filled, step_size=step)  # type: ignore[type-var]
         law = known_law(stepped, problem)
         part = taken(problem, law)
-        if part > 1:
-            return None, part
+        if not part <= 1:  # NaN is not within a target
+            return None, math.inf if math.isnan(part) else part
         off, ratio = errors_of(law, near)
         shift, wide = float(abs(off).max()), float(abs(ratio - 1).max())
         cost = law.rounds_per_draw * price.of(spent, sites)

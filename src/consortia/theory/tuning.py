@@ -72,10 +72,9 @@ class BiasTarget:
     """The largest permitted bias of the draws, by which a step size is chosen.
 
     By default it is half of what good draws of a method with a bias may have (0.1, see
-    `consortia.diagnostics.verdict`). Where it is
-    predicted, a short pilot from the mode confirms the step. Above 200 parameters nothing is
-    predicted: a pilot beside half the step chooses, by ``sd`` in the mean square over all
-    directions, which needs the rows of all sites in one process.
+    `consortia.diagnostics.verdict`). Where it is predicted, a short pilot from the mode confirms
+    the step. Above 200 parameters nothing is predicted: a pilot beside half the step chooses, by
+    ``sd`` in the mean square over all directions, which needs the rows of all sites in one process.
     """
 
     mean: float = 0.05  # largest |predicted mean − mean| in posterior standard deviations
@@ -113,7 +112,8 @@ class BiasTarget:
         if not (law.stationary.variance > 0).all():  # the second order of a large network fails
             return math.inf
         shift, ratio = errors_of(law, near)
-        return float(max(np.abs(shift).max() / self.mean, np.abs(ratio - 1).max() / self.sd))
+        parts = np.abs(shift).max() / self.mean, np.abs(ratio - 1).max() / self.sd
+        return float(np.max(parts))  # NaN if one of them is
 
     def met(self, law: Law, near: Expansion) -> bool:
         """Return True if the long-run law is within the target of the posterior."""

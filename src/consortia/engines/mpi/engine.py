@@ -48,11 +48,11 @@ class MPIEngine(Engine):
     """Runs the sites in the processes of an MPI job, as many of them at each as must be.
 
     Every process calls `consortia.sample` with the same arguments; rank 0 keeps the draws and
-    returns them, the others return None. Averages and sums are one Allgather of
-    small messages, or one Allreduce of large ones; in gossip a rank exchanges with the ranks that
-    hold a neighbour, in one neighbourhood collective; a travelling chain goes from rank to rank as
-    one message. The draws are those of `LocalEngine` up to rounding: large messages are summed in
-    another order. A process needs the rows of its own sites only, see
+    returns them, the others return None. Averages and sums are one Allgather
+    of small messages, or one Allreduce of large ones; in gossip a rank exchanges with the ranks
+    that hold a neighbour, in one neighbourhood collective; a travelling chain goes from rank to
+    rank as one message. The draws are those of `LocalEngine` up to rounding: large messages are
+    summed in another order. A process needs the rows of its own sites only, see
     `consortia.read_sites`.
 
     Args:

@@ -24,7 +24,7 @@ from consortia.data.columns import Table, TableError, TableFacts, as_levels, cod
 from consortia.data.description import SiteDescription, Wanted
 from consortia.data.facts import Gatherer, Gathering, SiteFacts
 from consortia.data.facts import rows_of as rows_elsewhere
-from consortia.data.sites import Sites, alike, check_finite, read_rows, site_names
+from consortia.data.sites import Sites, check_finite, of_common_types, read_rows, site_names
 from consortia.data.tables import read_table
 from consortia.errors import InputError, wrong
 from consortia.models.regression.agreement import Answers, agree, readings_of
@@ -569,7 +569,9 @@ def assembled(
             check_finite(names[index], parts[index])
         more = () if imputation is None else (imputation,)
         digests = {i: of_value((f.digest, agreed.digest, *more)) for i, f in enumerate(facts)}
-        return Sites.of_rows(tuple(names), alike(names, parts), digests, set(digests) - set(rows))
+        return Sites.of_rows(
+            tuple(names), of_common_types(names, parts), digests, set(digests) - set(rows)
+        )
 
     sites: Sites | tuple[Sites, ...] = ()
     if agreed.imputed and imputation is None:

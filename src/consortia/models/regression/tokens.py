@@ -72,7 +72,7 @@ def coded(text: str) -> Code:
             continue
         name = name.strip()
         if not name:
-            raise wrong("formula", f" {text!r}: there is no name between two back-ticks.")
+            raise wrong("formula", f" {text!r}: two back-ticks enclose no name.")
         placeholder = placeholders.setdefault(name, f"{prefix}{len(placeholders)}_")
         written.setdefault(placeholder, match[0])
         parts.append(placeholder)
