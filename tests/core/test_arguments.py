@@ -52,6 +52,14 @@ def test_so_is_one_of_every_algorithm(name):
         entry.factory(**{f"{known}s": 1})
 
 
+def test_an_argument_that_is_missing_is_named_with_how_the_function_is_called():
+    with pytest.raises(KeywordError, match=r"write sample\(model, sites, algorithm\)") as caught:
+        consortia.sample(object(), consortia.few_rounds())
+    assert caught.value.argument == "algorithm"
+    with pytest.raises(KeywordError, match="path and sites missing"):
+        consortia.resume(model=object(), algorithm=consortia.few_rounds())
+
+
 def test_a_graph_in_the_place_of_its_matrix_is_answered_with_how_one_is_made():
     with pytest.raises(InputError, match=r"consortia\.graphs\.mixing_matrix makes one"):
         consortia.de_sgld(0.1, graphs.ring(5))

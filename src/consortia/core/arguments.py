@@ -205,12 +205,20 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
 
 
 def hinted(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function, which answers an unknown keyword with the nearest that it knows."""
-    known = [name for name in inspect.signature(function).parameters if name != "cls"]
+    """Return the function; it names arguments that are missing, and the nearest of an unknown."""
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name != "cls"]
+    positional = [n for n, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
+    needed = [name for name in positional if parameters[name].default is inspect.Parameter.empty]
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
         check_keywords(function.__name__, options, known)
+        missing = [name for name in needed if name not in {*positional[: len(args)], *options}]
+        if missing:
+            usage = ", ".join(name for name in needed if name != "cls")
+            text = f"{function.__name__}: {' and '.join(missing)} missing: write"
+            raise KeywordError(f"{text} {function.__name__}({usage}).").at(missing[0])
         return function(*args, **options)
 
     return call

@@ -186,7 +186,7 @@ def test_what_cannot_be_predicted_is_refused() -> None:
         one.predict(raw, {"age": [np.nan, 1.0], "arm": ["new", "old"]})
     with pytest.raises(InputError, match="says nothing about a new one"):
         made("age + site").predict(draws_of(made("age + site"), 2), {"age": [1.0]})
-    with pytest.raises(InputError, match="by_site: the formula has no group term"):
+    with pytest.raises(InputError, match="by_site: no term of the formula is of sites"):
         made("age").by_site(draws_of(made("age"), 2))
 
 

@@ -406,7 +406,7 @@ class Regression:
         """
         spec, params = self.specification, self._flat(tree)
         if not self.differs_by_site:
-            raise InputError(f"by_site: the formula has no group term: write (1 | {SITE}).")
+            raise InputError(f"by_site: no term of the formula is of sites: write (1 | {SITE}).")
         if spec.grouping == SITE:
             kept = spaced(len(params["log_sd"]), MOST_DRAWS)
             params = {name: values[kept] for name, values in params.items()}
