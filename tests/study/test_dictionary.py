@@ -118,6 +118,7 @@ def test_made_up_rows_lie_within_the_bounds_and_have_every_level(folder: Path) -
         ),
         ("0,10,,integer", "0,10,,whole", "line 7: visits: give its name, and as type one of num"),
         ("0,10,,integer", "0,10,,identifier", "line 7: visits: an identifier has neither levels"),
+        ("type,unit", "type,mean", "line 4: age: give both mean and sd, low < mean < high"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(folder: Path, old: str, new: str, words: str) -> None:
@@ -126,6 +127,36 @@ def test_a_line_that_cannot_be_used_is_named(folder: Path, old: str, new: str, w
     assert code == 2
     assert words in " ".join(output.split())
     assert not Path("study.toml").exists()
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(7, 7), (60, 25), (490, 5)])
+def test_a_usual_mean_and_sd_are_those_that_the_study_registers(
+    folder: Path, mean: float, sd: float
+) -> None:
+    crp = f"crp,0,500,,,{mean},{sd}"
+    Path("columns.csv").write_text(f"column,low,high,levels,type,mean,sd\nill,,,no|yes,,,\n{crp}\n")
+    code, output = init("--response", "ill")
+    assert code == 0, output
+    registered = load_study(folder / "study.toml").registered
+    assert registered is not None
+    # quantiles of a law in place of its draws, and two digits: 5 % of an sd
+    assert abs(registered.numbers["crp"].centre - mean) < 0.1 * sd
+    assert abs(registered.numbers["crp"].scale / sd - 1) < 0.05
+    assert registered.ranges["crp"] == [0, 500]
+    values = read_dictionary(Path("columns.csv"))["crp"].values(np.random.default_rng(0))
+    assert values.min() >= 0
+    assert values.max() <= 500
+    integer = read_dictionary(Path("columns.csv"))["crp"]._replace(integer=True)
+    assert integer.values(np.random.default_rng(0)).dtype.kind == "i"
+
+
+@pytest.mark.parametrize("pair", ["7,", ",7", "7,x", "7,400", "7,0", "600,7", "0,7"])
+def test_a_mean_and_an_sd_that_no_law_between_the_bounds_has_are_refused(
+    folder: Path, pair: str
+) -> None:
+    Path("columns.csv").write_text(f"column,low,high,levels,mean,sd\ncrp,0,500,,{pair}\n")
+    with pytest.raises(InputError, match="columns.csv, line 2: crp: give both mean and sd"):
+        read_dictionary(Path("columns.csv"))
 
 
 def test_an_identifier_is_what_patients_with_several_rows_are_called_by(folder: Path) -> None:
@@ -302,3 +333,20 @@ def test_a_registration_without_bounds_has_the_fingerprint_that_it_had(folder: P
     Path("study.toml").write_text(text[:start] + text[end:])
     stated = load_study(folder / "study.toml")._settings()["registered"]
     assert set(stated) == {"levels", "numbers", "fills"}
+
+
+def test_rows_left_out_of_a_registered_study_are_counted_where_all_sites_are_here(
+    folder: Path,
+) -> None:
+    assert init("--response", "ill")[0] == 0
+    entries = read_dictionary(Path("columns.csv"))
+    for site, path in made_up(entries, ["north", "south"], folder).items():
+        rows = path.read_text().splitlines()
+        if site == "south":
+            rows[1] = ",".join(["", *rows[1].split(",")[1:]])
+            rows[2] = ",".join([*rows[2].split(",")[:-1], ""])
+        Path(f"{site}.csv").write_text("\n".join([*rows, ""]))
+    built = load_study(folder / "study.toml").build().regression
+    assert built is not None
+    # a patient without a name is analysed
+    assert "1 rows with missing values are left out (south 1 of 420)" in built.notes

@@ -1,12 +1,13 @@
 """A data dictionary: columns with their bounds or levels, which make a registered study.
 
 Between institutions nobody has all tables. Rows are made up from the dictionary, evenly within its
-bounds, and a formula, levels, centres and scales are found from these as from any tables. So what a
-study registers depends on no patient.
+bounds or with the mean and the standard deviation that it states, and a formula, levels, centres
+and scales are found from these as from any tables. So what a study registers depends on no patient.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from scipy import special
 
 from consortia.core.arguments import unknown
 from consortia.core.faults import Faults
@@ -51,6 +53,8 @@ class Entry(NamedTuple):
     column: str  # its name in the sites' tables
     low: float = math.nan
     high: float = math.nan
+    mean: float = math.nan  # as usual in such rows; NaN where the dictionary does not say
+    sd: float = math.nan
     integer: bool = False  # whether its numbers are integers
     levels: tuple[str, ...] = ()  # of a number ()
     identifier: bool = False  # whether it names what several rows are of, such as a patient
@@ -61,11 +65,22 @@ class Entry(NamedTuple):
             return np.array([f"made up {row // ROWS_OF_ONE}" for row in range(ROWS)], object)
         if self.levels:
             return rng.permutation(np.resize(np.array(self.levels, object), ROWS))
+        if math.isfinite(self.sd):
+            return rng.permutation(self._usual())
         if self.integer and self.high - self.low < ROWS:
             return rng.permutation(np.resize(np.arange(self.low, self.high + 1), ROWS).astype(int))
         away = np.linspace(-1, 1, ROWS)
         away *= (self.high - self.low) / SCALES / away.std()
         made = rng.permutation((self.low + self.high) / 2 + away)
+        return made.round().astype(int) if self.integer else made
+
+    def _usual(self) -> np.ndarray:
+        """Return quantiles of the beta law between the bounds with this mean and sd."""
+        width = self.high - self.low
+        mean, variance = (self.mean - self.low) / width, (self.sd / width) ** 2
+        size = mean * (1 - mean) / variance - 1  # a + b of the law
+        even = (np.arange(ROWS) + 0.5) / ROWS
+        made = self.low + width * special.betaincinv(mean * size, (1 - mean) * size, even)
         return made.round().astype(int) if self.integer else made
 
 
@@ -128,10 +143,18 @@ def _entry(line: Mapping[str, str]) -> Entry:
         ) from None
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"low is {low:g} and high {high:g}: give low < high")
+    mean = sd = math.nan
+    if line.get("mean") or line.get("sd"):
+        with contextlib.suppress(KeyError, ValueError):
+            mean, sd = float(line["mean"]), float(line["sd"])
+        if not (low < mean < high and 0 < sd < math.sqrt((mean - low) * (high - mean))):
+            raise ValueError(
+                "give both mean and sd, low < mean < high and sd < sqrt((mean - low)(high - mean))"
+            )
     integer = kind == INTEGER
     if integer and (low, high) != (round(low), round(high)):
         raise ValueError(f"low is {low:g} and high {high:g}: give integers")
-    return Entry(line["column"], low, high, integer)
+    return Entry(line["column"], low, high, mean, sd, integer)
 
 
 def made_up(entries: Mapping[str, Entry], sites: Sequence[str], folder: Path) -> dict[str, Path]:

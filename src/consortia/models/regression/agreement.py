@@ -162,7 +162,7 @@ class Answers:
             if units[WEIGHT].mean <= 0:
                 raise wrong("weights", ": they are 0 in all rows of all sites.")
         of_groups, doubted = self._groups_of_sites()
-        notes = [*self._count_left_out(rows), *notes, *of_groups]
+        notes = [*self.left_out(rows), *notes, *of_groups]
         if question.family.response == "time":
             units[TIME], units[EVENT] = self._unit(TIME), self._unit(EVENT)
             if not units[EVENT].mean:
@@ -243,8 +243,8 @@ class Answers:
         }
         return {name: self._unit(f"column {name}").mean for name in gaps if name in numbers}
 
-    def _count_left_out(self, rows: Mapping[str, int]) -> list[str]:
-        """Return notes on the rows that are left out, if any are."""
+    def left_out(self, rows: Mapping[str, int]) -> list[str]:
+        """Return notes on the rows that are left out, if any are; ``rows`` are those kept."""
         keep, notes = self.question.keep, []
         not_kept = {site: facts.not_kept for site, facts in self.facts.items() if facts.not_kept}
         if keep is not None and not_kept:

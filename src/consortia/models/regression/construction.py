@@ -609,7 +609,9 @@ def _agreed(
         of_sites = {site: f.table for site, f in zip(names, facts, strict=True) if f.table}
         readings = tuple(readings_of(of_sites))
         counted = () if any(site_facts.unread for site_facts in facts) else tuple(rows)
-        return replace(agreed, rows=counted, readings=readings)
+        left_out = Answers(question, of_sites).left_out(dict(zip(names, rows, strict=True)))
+        notes = (*agreed.notes, *left_out)
+        return replace(agreed, rows=counted, readings=readings, notes=notes)
     if len(known) < len(facts):
         raise InputError("a site gave no facts of its table: give all the same formula.")
     return agree(question, known, rows, names, breaks, _locator(names, read))

@@ -235,11 +235,12 @@ class Registration:
             for level in (site_level for site_level in site_levels if site_level not in levels):
                 spot = located(column, level)
                 line = mend(site, f"recode.{key(column)}", f"{text(spot.written)} = ...")
+                missing = mend(site, "missing_values", f"{key(column)} = [{text(spot.written)}]")
                 faults.add(
                     f"{spot.where}: {column} is {spot.written!r}, which is none of the levels that "
                     f"the study registers ({', '.join(levels)}). Where it is another word for one "
-                    f"of these: {line}; where it is a separate level, the study has to be "
-                    "registered again with it."
+                    f"of these: {line}; where it stands for a missing value: {missing}; where it "
+                    "is a separate level, the study has to be registered again with it."
                 )
         for name, (low, high) in self.ranges.items():
             at_site = kept[name]
@@ -292,9 +293,10 @@ class Registration:
                 doubts.append(
                     f"site {site!r}: {name} has the mean {mean:.4g} and the standard deviation "
                     f"{sd:.4g}; the study registers the centre {centre:.4g} and the scale "
-                    f"{scale:.4g}. Is it in another unit here? The meaning of a coefficient does "
-                    "not depend on them, but default priors are on that scale, and that of the "
-                    "intercept holds at the centre."
+                    f"{scale:.4g}. Is it in another unit here? Else register a usual mean and "
+                    "standard deviation, columns mean and sd of a data dictionary: default priors "
+                    "of coefficients are on that scale, and that of the intercept holds at the "
+                    "centre."
                 )
         return doubts
 
