@@ -44,7 +44,7 @@ BENCHMARKS = {
     "crossing": "crossing",
     "ordinary-study": "ordinary_study",
 }
-COMPARED = {"fa-hmc", "sgld", "decentralized", "effective"}
+COMPARED = {"fa-hmc", "sgld", "decentralized", "effective", "ordinary-study"}
 """With what `benchmarks/peers.txt` names; the others start programs of this environment."""
 
 GUARD = {"guard": "guard"}
