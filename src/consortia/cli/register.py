@@ -43,7 +43,7 @@ def register(
     propensity: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The run of who was treated: write weights, and nothing else."
+            metavar="DIR", help="Run of the treatment model: write only the weights it gives."
         ),
     ] = None,
     dictionary: Annotated[

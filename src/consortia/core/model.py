@@ -47,7 +47,7 @@ class Model(metaclass=Hinted):
         log_likelihood: ``log_likelihood(params, batch) -> (rows,)``, one value per row of the
             batch, whatever the number of rows. A batch is a pytree of arrays of the same structure
             as a site's data, with a leading row axis. Returning a sum is refused: it would break
-            minibatch scaling without a sign. None with ``site_log_likelihood``.
+            minibatch scaling, without an error. None with ``site_log_likelihood``.
         init: the parameters to start from: a pytree of floating arrays, or a function of a JAX
             key that returns one (each chain gets its own key).
         predict: optional, ``predict(params, batch) -> (rows, ...)``; class probabilities

@@ -36,8 +36,8 @@ class Propensity(Table):
                          "treated")  # fmt: skip
     estimand: Literal["ATE", "ATT", "overlap"] = Field(
         "ATE",
-        description="whose effect it is: all patients', the treated ones', or that of those who "
-        "might have had either treatment",
+        description="population of the effect: all patients (ATE), the treated (ATT), or those who "
+        "could have had either treatment (overlap)",
     )
     stabilise: bool = Field(
         True, description="of ATE, multiply the weights of an arm by its share of all rows"

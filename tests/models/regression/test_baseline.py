@@ -299,11 +299,11 @@ def test_what_is_not_known_is_refused(lung: tuple[Any, Any]) -> None:
     with pytest.raises(InputError, match="no mean of a time"):
         made.predict(tree, FIRST, site="s0")
     single = consortia.regression(LUNG, {"a": sites_of("lung", 1)["s0"]}, family="cox", prior=WIDE)
-    with pytest.raises(InputError, match="there is only one"):
+    with pytest.raises(InputError, match="name the only site"):
         single.predict(tree_of(single, np.zeros((30, 3))), FIRST, at=[6])
     by_enum = made_of("bladder")
     at = tree_of(by_enum, np.zeros((30, 3)))
-    with pytest.raises(InputError, match="no row is of the stratum '9'"):
+    with pytest.raises(InputError, match="no row is in the stratum '9'"):
         by_enum.predict(at, {**BLADDER, "enum": [9.0]}, site="s1", at=[6])
     with pytest.raises(InputError, match="of the stratum '2': follow-up ends at"):
         by_enum.predict(at, BLADDER, site="s1", at=[600])

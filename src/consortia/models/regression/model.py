@@ -614,7 +614,7 @@ class Regression:
         """
         if not isinstance(self.sites, Sites):
             raise InputError(
-                "at: values are imputed: look at one, imputation(0).predict(...), with the draws "
+                "at: values are imputed: ask one, imputation(0).predict(...), with the draws "
                 "given its rows."
             ).at("at")
         if site not in self.tables:
@@ -637,7 +637,7 @@ class Regression:
             return site_baseline(self.density, params, self._site_rows(site), times, rng)
         if len(sites) < 2:
             raise InputError(
-                "site: there is only one: name it. A run of several sites with weibull or "
+                "site: name the only site of this run. A run of several sites with weibull or "
                 f"piecewise_exponential and (1 | {SITE}) has a new site's hazard."
             ).at("site")
         every = [self._site_rows(name) for name in sites]
@@ -867,7 +867,7 @@ class Regression:
         """
         spec = self.specification
         if not spec.staying:
-            raise InputError("levels_of: give regression(..., integrate=True) a (1 | site).")
+            raise InputError("levels_of: the formula integrates no level out at the sites.")
         import xarray  # heavy, and only wanted here
 
         values = self._levels(self._flat(tree), site, seed)
@@ -945,7 +945,7 @@ class Regression:
         """
         if not isinstance(self.sites, Sites):
             raise InputError(
-                "predictive_check: values are imputed: look at one, imputation(0).predictive_check("
+                "predictive_check: values are imputed: ask one, imputation(0).predictive_check("
                 "tree), with the draws given its rows."
             )
         spec, family = self.specification, self.family.base
