@@ -19,7 +19,7 @@ class Integration(NamedTuple):
     """Rules of quadrature inside a likelihood of a site.
 
     Attributes:
-        own: nodes of the model's own ``site_log_likelihood``, along each dimension.
+        default: nodes of the model's own ``site_log_likelihood``, along each dimension.
         choices: nodes that a run may take in their place, ascending.
         measured: the rules that are compared where one of so many nodes is in use, ascending; the
             last is what the others are measured against.
@@ -27,7 +27,7 @@ class Integration(NamedTuple):
             is from the last of them, (rules,).
     """
 
-    own: int
+    default: int
     choices: tuple[int, ...]
     measured: Callable[[int], tuple[int, ...]]
     with_nodes: Callable[[int | tuple[int, ...]], Callable[[PyTree, PyTree, Any], Any]]
