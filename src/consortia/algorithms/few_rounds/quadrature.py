@@ -43,7 +43,7 @@ def with_rule(
         except StopIteration as end:
             return end.value
         if isinstance(item, Query):
-            if item.function == "slopes" and nodes < rules.default:  # chains are long, and go elsewhere
+            if item.function == "slopes" and nodes < rules.default:  # chains are long, go elsewhere
                 nodes, report = rules.default, None
             answer = yield _with_nodes(item, nodes, rules)
             while "errors" in answer:

@@ -30,7 +30,7 @@ from consortia.errors import InputError, wrong
 from consortia.models.regression.agreement import Answers, agree, readings_of
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import group_names, site_rows, template
-from consortia.models.regression.earlier import earlier_of, flat_labels
+from consortia.models.regression.earlier import earlier_of, fitted_run, flat_labels
 from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, Factor, expression, parse
@@ -201,13 +201,7 @@ def _earlier(given: Any, formula: str, family: str) -> Registration | None:
     if given or run is None:
         raise wrong("prior_from", f": give run, weight and robust, not {sorted(given)}.")
     arguments.positive("prior_from.weight", weight)
-    tree = run
-    if isinstance(run, (str, Path)):
-        from consortia.store.runs import open_run  # it reads Zarr
-
-        tree = open_run(run)
-    settings = recorded(tree, "settings") or {}
-    settings = settings.get("regression", settings)
+    tree, settings = fitted_run(run)
     then = settings.get("formula"), settings.get("family")
     if then != (formula, family) or "agreed" not in settings:
         raise InputError(

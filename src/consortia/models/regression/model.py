@@ -230,6 +230,7 @@ class Regression:
             "cluster": question.parsed.cluster,
             "ties": question.ties if question.ties != "efron" else None,
             "event": spec.event,
+            "between": self.density.between_sites,
             "participants": self._participants() if self.descriptions else None,
             "readings": [*changed, *map(str, self.readings)],
             "doubts": [str(reading) for reading in self.readings if reading.confirm],
