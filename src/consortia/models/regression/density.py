@@ -435,7 +435,7 @@ class Density:
 
     @property
     def between_sites(self) -> list[list[Any]]:
-        """What reads the effects that differ between sites out of draws, without the study.
+        """Indices that read the effects that differ between sites out of draws, without the study.
 
         Of each: the term, the index of the common coefficient (None of a level), that of the
         standard deviation, and those of the sites' effects. Empty where the draws alone do not have
