@@ -62,9 +62,9 @@ class Propensity(Table):
             ValueError: the outcome's has weights of its own, or it has no formula.
         """
         if outcome.formula is None:
-            raise ValueError("propensity: it goes with model.formula")
+            raise wrong("propensity", ": it needs model.formula")
         if clash := [f"model.{name}" for name in WEIGHTED if name in outcome.options]:
-            raise ValueError(f"propensity: it gives the weights: leave {' and '.join(clash)} out")
+            raise wrong("propensity", f": it gives the weights: leave {' and '.join(clash)} out")
         options = outcome.options
         try:
             parsed, formula = parse(self.formula), self.formula

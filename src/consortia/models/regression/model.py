@@ -211,7 +211,7 @@ class Regression:
                 axes[name] = [*lead, last and [scale + label for label in last]]
         changes = spec.question.harmonise.items()
         changed = [line for site, made in changes for line in made.sentences(site)]
-        settings = {
+        settings: dict[str, Any] = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
             "columns": list(self.names),
@@ -223,7 +223,7 @@ class Regression:
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(level_names) for name, level_names in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
-        optional = {
+        optional: dict[str, Any] = {
             "keep": question.keep and question.keep.text,
             "persons": question.persons,
             "weights_are": question.weights_are if question.samples else None,
