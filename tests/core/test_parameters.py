@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 import consortia
 from consortia.core import parameters
 from consortia.errors import InputError
+from tests.refusals import refused
 
 
 class Layer(NamedTuple):
@@ -104,9 +105,9 @@ def test_two_parameters_of_one_name_are_refused():
 
 def test_draws_of_another_model_are_refused():
     structure = parameters.structure_of({"weights": np.zeros((3, 2))})
-    with pytest.raises(InputError, match=r"no variable 'weights' \(there are: theta\)"):
+    with refused(argument="posterior", match=r"no variable 'weights' \(there are: theta\)"):
         parameters.draws_to_pytree(structure, {"theta": np.zeros((4, 3))})
-    with pytest.raises(InputError, match=r"'weights' has shape \(4, 2, 3\)"):
+    with refused(argument="posterior", match=r"'weights' has shape \(4, 2, 3\)"):
         parameters.draws_to_pytree(structure, {"weights": np.zeros((4, 2, 3))})
 
 
@@ -124,15 +125,15 @@ def test_draws_are_found_in_a_tree_a_group_a_dataset_and_a_mapping():
 
 def test_a_tree_without_posterior_is_refused_with_its_groups():
     tree = xarray.DataTree.from_dict({"/prior": dataset()})
-    with pytest.raises(InputError, match=r"no group 'posterior' \(its groups: prior\)"):
+    with refused(argument="tree", match=r"no group 'posterior' \(its groups: prior\)"):
         parameters.posterior_draws(tree)
-    with pytest.raises(InputError, match=r"ndarray.*give the xarray.DataTree"):
+    with refused(argument="tree", match=r"ndarray.*give the xarray.DataTree"):
         parameters.posterior_draws(np.zeros((1, 2, 3)))
 
 
 def test_a_variable_without_draws_is_refused():
     flat = xarray.Dataset({"theta": (("draw",), np.zeros(3))})
-    with pytest.raises(InputError, match=r"'theta' has the dimensions.*'chain' and 'draw'"):
+    with refused(argument="posterior", match=r"'theta' has the dimensions.*'chain' and 'draw'"):
         parameters.posterior_draws(flat)
 
 

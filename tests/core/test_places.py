@@ -26,6 +26,7 @@ from consortia.federation.governance.policy import load_policy
 from consortia.models.regression.formula import parse
 from consortia.study.build import load_study
 from consortia.study.dictionary import read_dictionary
+from tests.refusals import refused
 
 
 def places(error: ConsortiaError) -> tuple[Any, ...]:
@@ -48,7 +49,7 @@ def places(error: ConsortiaError) -> tuple[Any, ...]:
     ],
 )
 def test_a_check_names_the_argument(check) -> None:
-    with pytest.raises(InputError, match="rounds") as caught:
+    with refused(argument="rounds") as caught:
         check()
     assert places(caught.value) == ("rounds", None, None, None)
 

@@ -8,7 +8,7 @@ import pytest
 
 from consortia.data.cells import merged, minimum_cells, range_of, split, union_range
 from consortia.data.followup import put_off
-from consortia.errors import InputError
+from tests.refusals import refused
 
 LEAST = 3
 
@@ -107,5 +107,5 @@ def test_no_small_cell_follows_from_intervals(most):
 
 def test_a_minimum_of_two_hides_nothing_and_is_refused():
     assert minimum_cells("cells", 1) == 1
-    with pytest.raises(InputError, match="at least 3"):
+    with refused(argument="cells", match="at least 3"):
         minimum_cells("cells", 2)

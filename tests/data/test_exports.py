@@ -21,6 +21,7 @@ from consortia.data.harmonisation import Harmonisation
 from consortia.data.tables import read_table
 from consortia.errors import InputError
 from tests.data.sas import ENCODING_AT, ENCODINGS, write_sas
+from tests.refusals import refused
 
 EXTRA = "the extra tables is not installed"
 
@@ -148,7 +149,7 @@ def test_a_query_needs_the_database_of_the_site_and_its_fault_is_shown(
         read(path)
     monkeypatch.setenv(DATABASE, f"sqlite:///{tmp_path}/hospital.db")
     path.write_text("select * from nobody")
-    with pytest.raises(InputError, match="oslo.sql cannot be read: .*no such table: nobody"):
+    with refused(site="oslo", match="oslo.sql cannot be read: .*no such table: nobody"):
         read(path)
 
 
@@ -231,7 +232,7 @@ def test_a_file_of_sas_that_names_a_false_encoding_is_read_in_the_one_that_is_gi
     data = bytearray(path.read_bytes())
     data[ENCODING_AT] = ENCODINGS["utf-8"]
     path.write_bytes(data)
-    with pytest.raises(InputError, match='oslo.sas7bdat cannot be read: .*encoding = "cp1252"'):
+    with refused(site="oslo", match='oslo.sas7bdat cannot be read: .*encoding = "cp1252"'):
         read(path)
     assert read(path, encoding="cp1252")["ward"].values.tolist() == ["Süd", "Nord"]
 
@@ -271,7 +272,7 @@ def test_a_data_frame_of_r_keeps_levels_dates_and_what_misses(tmp_path: Path) ->
     assert as_levels(table["word"]).tolist() == ["x", "", "é"]
     assert table["ok"].kind == "truth"
     rdata.write_rds(path, {"a": 1})
-    with pytest.raises(InputError, match="oslo.rds holds a dict, not a data.frame"):
+    with refused(site="oslo", match="oslo.rds holds a dict, not a data.frame"):
         read(path)
 
 
@@ -398,10 +399,10 @@ def test_a_value_that_is_not_finite_is_named_with_its_row(
 def test_of_several_sheets_one_is_named(tmp_path: Path) -> None:
     rows = [["age"], [40]]
     path = sheet(tmp_path / "oslo.xlsx", *rows, others={"more": [["age"], [41]], "none": []})
-    with pytest.raises(InputError, match=r'sheets Sheet, more: .*\[harmonise.oslo\] sheet = "Sh'):
+    with refused(site="oslo", match=r'sheets Sheet, more: .*\[harmonise.oslo\] sheet = "Sh'):
         read(path)
     assert read(path, sheet="more")["age"].values.tolist() == [41.0]
-    with pytest.raises(InputError, match="sheet 'less' is not one of Sheet, more, none"):
+    with refused(site="oslo", match="sheet 'less' is not one of Sheet, more, none"):
         read(path, sheet="less")
 
 
@@ -419,7 +420,7 @@ def test_a_zip_that_is_no_workbook_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("openpyxl", reason=EXTRA)
     with zipfile.ZipFile(tmp_path / "oslo.xlsx", "w") as file:
         file.writestr("a", "b")
-    with pytest.raises(InputError, match="oslo.xlsx cannot be read: it is not an Excel workbook"):
+    with refused(site="oslo", match="oslo.xlsx cannot be read: it is not an Excel workbook"):
         read(tmp_path / "oslo.xlsx")
 
 
@@ -428,5 +429,5 @@ def test_without_the_extra_the_fault_names_it(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyreadstat", None)
     (tmp_path / "oslo.sav").touch()
-    with pytest.raises(InputError, match=r'by pyreadstat: pip install "consortia\[tables\]"'):
+    with refused(site="oslo", match=r'by pyreadstat: pip install "consortia\[tables\]"'):
         read(tmp_path / "oslo.sav")

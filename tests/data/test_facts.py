@@ -481,7 +481,7 @@ def test_ranks_with_other_studies_are_named_before_anything_is_read(tmp_path: Pa
     studies[1] = studies[1].with_run(rounds=11)
     for result in everywhere(3, lambda engine: studies[engine.rank].build(engine)):
         assert isinstance(result, RankError)
-        assert "Unlike rank 0: rank 1 in study" in str(result)
+        assert "Different from rank 0: rank 1 in study" in str(result)
     names = [NAMES, NAMES[::-1]]
     for result in everywhere(
         2, lambda engine: consortia.read_sites(shard, names[engine.rank], METHOD, engine)

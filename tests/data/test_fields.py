@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from consortia.data.fields import Fields, Strings, cut
 from consortia.errors import InputError
+from tests.refusals import refused
 
 
 def rows_of(fields: Fields) -> list[tuple[int, list[str]]]:
@@ -62,7 +63,7 @@ def without_blanks(rows: list[tuple[int, list[str]]]) -> list[tuple[int, list[st
 
 
 def test_a_field_that_csv_refuses_for_its_length_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="line 2: field larger than field limit"):
+    with refused(line=2, match="line 2: field larger than field limit"):
         cut("a,b\n" + "1" * 200_000 + ",2\n", ",", tmp_path, 0)
 
 

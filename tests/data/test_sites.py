@@ -11,6 +11,7 @@ import pytest
 import consortia
 from consortia.data.sites import Sites
 from consortia.errors import InputError
+from tests.refusals import refused
 
 
 def shard(rows: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -173,18 +174,18 @@ def test_unusable_shards_are_refused_with_the_site_and_the_leaf(shards: list, me
 
 
 def test_a_dict_is_no_list_of_sites() -> None:
-    with pytest.raises(InputError, match="shards is a dict: give a list with one pytree of arrays"):
+    with refused(argument="shards"):
         Sites.from_list({"oslo": {"x": np.ones((3, 2))}})  # type: ignore[arg-type]
 
 
 def test_a_list_of_numbers_is_refused_as_a_container_of_leaves() -> None:
-    with pytest.raises(InputError, match=r"leaf 'x/0': .* np\.asarray"):
+    with refused(site="site 0", match=r"leaf 'x/0': .* np\.asarray"):
         Sites.from_list([{"x": [1.0, 2.0]}])
 
 
 def test_three_integer_types_without_a_common_one_are_refused() -> None:
     types = [np.uint8, np.int64, np.uint64]
-    with pytest.raises(InputError, match=r"site 2.*uint64"):
+    with refused(site="site 2", match=r"site 2.*uint64"):
         Sites.from_list([np.ones(2, t) for t in types])
 
 

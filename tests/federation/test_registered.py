@@ -216,7 +216,7 @@ def test_the_command_prints_the_key_that_a_site_prepares(registered: str, tmp_pa
     assert done.stdout.splitlines()[-1] == f'"west" = "{now.sum_key("west")}"'
     assert CliRunner().invoke(app, words).exit_code == 2
     (now.root / "study.toml").write_text(AGREED)
-    with pytest.raises(InputError, match="prepared for a registered study"):
+    with pytest.raises(InputError, match="prepared only for a registered study"):
         now.sum_key("west")
 
 

@@ -205,7 +205,7 @@ def test_processes_that_run_different_studies_or_leave_one_out_are_refused():
         2, lambda number: ["-c", UNLIKE, str(number), str(port), str(HERE.parent)]
     ):
         assert job.returncode == 0, job.stderr
-        assert "Unlike process 0: process 1 in seed." in job.stdout
+        assert "Different from process 0: process 1 in seed." in job.stdout
         assert job.stdout.count("belong to 1 of 2 processes") == 2
 
 

@@ -344,7 +344,7 @@ def test_a_sum_is_never_taken_without_a_site(tmp_path):
 def test_to_go_on_without_sites_must_be_said_in_full(tmp_path, minimum):
     sites = flower_sites.Sites(tmp_path, "fa_hmc", 3, 1)
     mode = "stop" if minimum else "continue"
-    with pytest.raises(InputError, match="minimum_sites goes with on_missing='continue'"):
+    with pytest.raises(InputError, match="minimum_sites and on_missing='continue' need"):
         sites.engine(on_missing=mode, minimum_sites=minimum)
 
 

@@ -146,7 +146,7 @@ print("alike")
 def test_ranks_that_were_given_different_studies_are_named():
     job = launch.ranks(3, "-c", DISAGREE.format(here=str(HERE)))
     assert job.returncode == 0, job.stderr
-    told = "Unlike rank 0: rank 1 in {0}; rank 2 in {0}."
+    told = "Different from rank 0: rank 1 in {0}; rank 2 in {0}."
     for what in ("step size", "schedule"):
         assert (
             job.stdout.count(f"{what}: the processes of this job run different studies. ") == 3
@@ -226,8 +226,8 @@ def test_all_ranks_meet_three_times_before_the_first_round_and_hear_there_what_i
         "data InputError rank 1: site 'site 1': y holds labels outside 0..1",
         "start InputError the gradient of the log-density of site 'site 1' is not finite",
         "rows InputError rank 1: Site 'site 1', leaf ",
-        "mode RankError the processes of this job run different studies. Unlike rank 0: rank 1 in "
-        "node_mode or block; rank 2 in node_mode or block.",
+        "mode RankError the processes of this job run different studies. Different from rank 0: "
+        "rank 1 in node_mode or block; rank 2 in node_mode or block.",
     ):
         assert job.stdout.count(told) == 3, (told, job.stdout)
 

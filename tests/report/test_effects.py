@@ -7,7 +7,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -382,9 +382,9 @@ def test_a_record_of_somebody_else_steers_nothing():
 # --- by site -------------------------------------------------------------------------------------
 
 
-def differing(**more: np.ndarray) -> RunReport:
+def differing(between: Sequence[Any] = (["arm[new]", 1, 0, [0, 1, 2]],)) -> RunReport:
     """Draws of a slope that is -2, 0 and 1 sd from the common one at three sites."""
-    report = regression()
+    report = regression(sites='["oslo", "lima", "bern"]', site_rows="[30, 50, 40]")
     rng = np.random.default_rng(5)
     names = [f"arm[new] | {site}" for site in ("oslo", "lima", "bern")]
     effects = np.array([-2.0, 0.0, 1.0]) + 0.1 * rng.normal(size=(4, 1000, 3))
@@ -393,12 +393,14 @@ def differing(**more: np.ndarray) -> RunReport:
         {
             "effects_in_sd": (("chain", "draw", "e"), effects),
             "log_sd": (("chain", "draw", "s"), log_sd),
-            **{name: (("chain", "draw", "c"), values) for name, values in more.items()},
         },
         {"e": names, "s": ["log sd(arm[new] | site)"]},
     )
     tree = report.tree.copy()
     tree["posterior"] = xarray.DataTree(tree["posterior"].to_dataset().merge(own))
+    settings = json.loads(tree.attrs["settings"])
+    settings["regression"]["between"] = between
+    tree.attrs["settings"] = json.dumps(settings)
     return report_of(tree)
 
 
@@ -439,10 +441,29 @@ def test_the_sentence_says_how_far_an_effect_may_differ_at_another_site():
     assert "that of a new site is expected between" in text
 
 
-def test_correlated_effects_by_site_are_not_made_up_from_the_draws():
-    for name in ("correlation_score", "atanh_correlation"):  # as it is, and as it was in 0.2.0
-        assert by_site(differing(**{name: np.zeros((4, 1000, 1))})) is None
+def test_effects_by_site_of_the_draws_alone_are_those_of_the_regression():
+    rng = np.random.default_rng(8)
+    tables = {
+        site: {"x": (x := rng.normal(size=30)), "y": slope * x + rng.normal(size=30)}
+        for site, slope in (("oslo", 0.0), ("lima", 1.0), ("bern", 2.0))
+    }
+    made = consortia.regression(
+        "y ~ x + (1 + x || site)", tables, family="gaussian", integrate=False
+    )
+    method = consortia.federated_hmc(step_size=0.05, leapfrog_steps=4, mass_matrix="identity")
+    options = {"rounds": 40, "chains": 2, "metadata": made.metadata, "progress": False}
+    tree = consortia.sample(made.model, made.sites, method, **options)
+    rows, wanted = by_site(report_of(tree)).rows, made.by_site(tree).rows
+    assert [row[:3] for row in rows] == [row[:3] for row in wanted]
+    np.testing.assert_allclose([row[3:] for row in rows], [row[3:] for row in wanted], rtol=1e-5)
+
+
+def test_effects_by_site_are_read_by_index_and_not_made_up():
+    assert by_site(differing(between=())) is None  # as the record of correlated ones has it
     assert by_site(regression()) is None
+    turned = by_site(differing(between=[["arm[new]", 1, 0, [2, 1, 0]]]))
+    middle = {row.name: np.log(row.median) for row in turned.rows if row.kind == "site"}
+    assert middle["oslo"] > middle["lima"] > middle["bern"]
 
 
 def test_the_page_has_the_forest_by_site_with_its_numbers_under_the_pointer():

@@ -14,6 +14,7 @@ from consortia.core import start
 from consortia.core.target import Target
 from consortia.errors import InputError, StoreError
 from consortia.run import checks
+from tests.refusals import refused
 
 
 def log_prior(params):
@@ -163,7 +164,7 @@ def test_integer_parameters_are_refused():
 
 
 def test_a_model_without_parameters_is_refused():
-    with pytest.raises(InputError, match="no parameters"):
+    with refused(argument="Model.init", match="no parameters"):
         sample(changed(init={}))
 
 
@@ -172,7 +173,7 @@ def test_labels_outside_the_classes_name_the_site():
     bad = {"x": np.ones((4, 2), np.float32), "y": np.array([0, 1, 3, 1])}
     sites = consortia.Sites.from_list([good, bad], names=["north", "south"])
     model = consortia.models.softmax_regression(2, 3)
-    with pytest.raises(InputError, match=r"site 'south': .*3"):
+    with refused(site="south", match=r"site 'south': .*3"):
         sample(model, sites)
 
 
@@ -235,36 +236,36 @@ def test_arguments_of_factories_out_of_range_are_refused(make, match):
 
 
 def test_a_step_size_array_shorter_than_the_run_is_refused():
-    with pytest.raises(InputError, match="array of 5 values, the run has 12 rounds"):
+    with refused(argument="step_size"):
         sample(algorithm=consortia.fa_hmc([0.1] * 5, 2, 2), warmup=2)
 
 
 def test_weights_for_another_number_of_sites_are_refused():
-    with pytest.raises(InputError, match="weights has 3 values for 2 sites"):
+    with refused(argument="weights"):
         sample(algorithm=consortia.fa_hmc(0.1, 2, 2, weights=[0.2, 0.3, 0.5]))
 
 
 def test_a_mass_matrix_of_another_dimension_is_refused():
-    with pytest.raises(InputError, match="mass_matrix is for 3 parameters, the model has 2"):
+    with refused(argument="mass_matrix"):
         sample(algorithm=consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 1.0, 1.0]))
 
 
 def test_a_batch_without_replacement_larger_than_a_site_names_the_site():
-    with pytest.raises(InputError, match="batch_size=6 without replacement, but 'north' has"):
+    with refused(argument="batch_size"):
         sample(algorithm=consortia.fa_hmc(0.1, 2, 2, batch_size=6, replace=False))
 
 
 def test_things_of_the_wrong_kind_are_refused():
-    with pytest.raises(InputError, match="sites is a list: make it with"):
+    with refused(argument="sites"):
         sample(sites=[site(5)])
-    with pytest.raises(InputError, match=r"model is a function: .*from_numpyro makes one"):
+    with refused(argument="model", match=r"model is a function: .*from_numpyro makes one"):
         sample(model=log_likelihood)
-    with pytest.raises(InputError, match=r"algorithm is 'fa_hmc': give what consortia.fa_hmc"):
+    with refused(argument="algorithm", match=r"algorithm is 'fa_hmc': give what consortia.fa_hmc"):
         sample(algorithm="fa_hmc")
-    with pytest.raises(InputError, match=r"algorithm is few_rounds itself: write few_rounds\("):
+    with refused(argument="algorithm", match=r"algorithm is few_rounds itself: write few_rounds\("):
         sample(algorithm=consortia.few_rounds)
     made = consortia.regression("y ~ x", {"north": {"x": [1.0, 2.0, 4.0], "y": [1.0, 3.0, 2.0]}})
-    with pytest.raises(InputError, match=r"model is a Regression: give its \.model, and its \.s"):
+    with refused(argument="model", match=r"model is a Regression: give its \.model, and its \.s"):
         sample(made)
 
 
@@ -345,7 +346,7 @@ def test_draws_say_how_long_a_run_is_in_place_of_rounds():
     assert checks.check_arguments(MODEL, SITES, method, **options, draws=2 * each + 1, thin=1) == 3
     with pytest.raises(InputError, match="draws and rounds both say how long"):
         consortia.sample(MODEL, SITES, ALGORITHM, draws=3, rounds=3)
-    with pytest.raises(InputError, match=r"few_rounds ends by itself.*effective_size=3\)"):
+    with refused(argument="draws"):
         consortia.sample(MODEL, SITES, consortia.few_rounds(), draws=3)
 
 

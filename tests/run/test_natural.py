@@ -18,6 +18,7 @@ from consortia.diagnostics.reference import nuts
 from consortia.errors import InputError, StoreError
 from consortia.report.run_report import report_of
 from consortia.store.export import to_csv, to_netcdf
+from tests.refusals import refused
 
 LENGTH: dict[str, Any] = {"rounds": 12, "warmup": 4, "chains": 2, "seed": 3, "progress": False}
 
@@ -82,7 +83,7 @@ def test_what_needs_coordinates_takes_them_from_the_result(tree: Any) -> None:
     flat = parameters.join(parameters.sampled_draws(tree), parts)
     np.testing.assert_array_equal(flat[..., 0], given["log_sd"])
     for wrong in (tree["posterior"], tree["posterior"].to_dataset()):
-        with pytest.raises(InputError, match="unconstrained_posterior"):
+        with refused(argument="tree", match="unconstrained_posterior"):
             consortia.predict(wrong, MODEL, ROWS[0])
 
 

@@ -11,7 +11,8 @@ import pytest
 
 import consortia
 from consortia.diagnostics.verdict import prediction_in
-from consortia.errors import DivergenceError, InputError
+from consortia.errors import DivergenceError
+from tests.refusals import refused
 
 pytestmark = pytest.mark.predicted
 
@@ -53,7 +54,7 @@ def test_a_step_that_is_predicted_to_diverge_is_warned_of_and_refused_on_request
     assert consortia.summary(tree).verdict.word == "bad"
     with pytest.raises(DivergenceError, match="Lower step_size|Halve step_size"):
         run(0.5, on_divergence="raise")
-    with pytest.raises(InputError, match="on_divergence"):
+    with refused(argument="on_divergence"):
         run(0.5, on_divergence="stop")
 
 

@@ -25,6 +25,7 @@ from consortia.diagnostics.verdict import Severity
 from consortia.errors import InputError
 from consortia.models._integrated import integration
 from consortia.surrogates.quadrature import effect_of, points_among, points_around
+from tests.refusals import refused
 
 TITLE = "Is the model's quadrature accurate enough?"
 
@@ -296,7 +297,7 @@ def hospitals(count: int, rows: tuple[int, int] = (20, 120)) -> dict[str, Any]:
 @pytest.mark.parametrize("within", [False, True])
 def test_a_site_is_asked_about_as_many_rules_as_a_policy_was_told(size: int, within: bool) -> None:
     rules = integration(lambda *_: None, size, within=within)
-    most = max(len(rules.measured(nodes)) for nodes in (rules.own, *rules.choices))
+    most = max(len(rules.measured(nodes)) for nodes in (rules.default, *rules.choices))
     assert most <= MOST_RULES
 
 
@@ -351,9 +352,9 @@ def test_other_methods_measure_the_rule_where_the_rows_are() -> None:
 def test_nodes_that_no_rule_can_have_are_refused() -> None:
     tables = visits(2, 20, 1.0)
     for nodes in (1, 1000, 2.5):
-        with pytest.raises(InputError, match="nodes"):
+        with refused(argument="nodes"):
             made(tables, nodes=nodes)
-    with pytest.raises(InputError, match="the formula integrates nothing out"):
+    with refused(argument="nodes", match="the formula integrates nothing out"):
         consortia.regression("y ~ x", tables, family="bernoulli", nodes=20)
 
 

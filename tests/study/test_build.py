@@ -17,6 +17,7 @@ from consortia.errors import InputError
 from consortia.run.stopping import stop_when
 from consortia.study.build import Study, load_study
 from consortia.study.schema import json_schema
+from tests.refusals import refused
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 STUDY = """
@@ -431,9 +432,9 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_a_data_set_needs_a_partition_and_files_need_none(tmp_path):
     start, end = STUDY.index("[partition]"), STUDY.index("[model]")
-    with pytest.raises(InputError, match=r"needs a \[partition\]"):
+    with refused(argument="partition", match="needs it"):
         load(tmp_path, STUDY[:start] + STUDY[end:])
-    with pytest.raises(InputError, match=r"remove \[partition\]"):
+    with refused(argument="partition", match="remove it"):
         load(tmp_path, STUDY.replace('dataset = "iris"', 'files = ["a.csv"]'))
 
 

@@ -22,6 +22,7 @@ from consortia.federation.governance import terms_of
 from consortia.federation.governance.explanation import sentences
 from consortia.study.build import load_study
 from consortia.study.schema import json_schema
+from tests.refusals import refused
 
 HEAD = '[data]\nfiles = ["oslo.csv", "lima.csv", "bern.csv"]\n'
 TAIL = '[algorithm]\nname = "federated_hmc"\n[run]\nrounds = 10\nwarmup = 20\nchains = 1\n'
@@ -61,9 +62,7 @@ def test_a_study_needs_no_run_where_the_algorithm_ends_by_itself(folder: Path) -
     path.write_text(HEAD + MODEL + '[algorithm]\nname = "few_rounds"\n')
     assert load_study(path).run.rounds == 100
     path.write_text(HEAD + MODEL + '[algorithm]\nname = "federated_hmc"\n')
-    with pytest.raises(
-        InputError, match=r"run\.rounds is missing: federated_hmc does not stop by i"
-    ):
+    with refused(argument="run.rounds"):
         load_study(path)
 
 
@@ -105,7 +104,7 @@ def test_imputed_values_are_a_choice_of_the_study(folder: Path) -> None:
         path.write_text(HEAD + more + impute + TAIL + tail)
         with pytest.raises(InputError, match=said):
             load_study(path)
-    with pytest.raises(InputError, match="imputations"):
+    with refused(argument="model.imputations"):
         study_of(folder, MODEL + "imputations = 1\n")
 
 
@@ -253,7 +252,7 @@ def test_editors_know_the_keys_of_a_formula() -> None:
             'formula = "died ~ age"\nmissing = "impute"',
             "compare.*imputation has its own likelihood",
         ),
-        ('kind = "logistic_regression"', "compare: .model. and .compare. must both have a formula"),
+        ('kind = "logistic_regression"', "compare: both models must have a formula"),
         ('factory = "mine:model"', "compare.factory: give formula or kind"),
         ('formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true', "per site"),
     ],
@@ -314,7 +313,7 @@ def test_what_is_kept_is_an_expression_of_columns(folder: Path, keep: str, words
 
 def test_keep_goes_with_a_formula_and_files(folder: Path) -> None:
     model = '[model]\nkind = "logistic_regression"\n'
-    with pytest.raises(InputError, match=r"data\.keep: it needs data\.files and model\.form"):
+    with refused(argument="data.keep"):
         study_of(folder, model, HEAD + 'target = "died"\nkeep = "age > 0"\n')
 
 
@@ -323,5 +322,5 @@ def test_the_question_is_a_column_of_a_term_and_is_kept_in_the_record(folder: Pa
     assert study.build().metadata.settings["question"] == "arm"
     assert terms_of(study).model == terms_of(study_of(folder)).model
     for wrong in ("amr", "died"):
-        with pytest.raises(InputError, match=rf"question = '{wrong}' is not a column of a term"):
+        with refused(argument="question", match=wrong):
             study_of(folder, head=f'question = "{wrong}"\n{HEAD}')

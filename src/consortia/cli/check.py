@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from consortia.study.build import Built, Study
 
 TIMED_SECONDS = 3.0
+"""Time for which `--time` runs a study, after a third of it that compiles; chosen, not measured."""
+
 SHOWN = 5
 """Settings that a table of `check` has."""
 
@@ -63,7 +65,7 @@ def check(
     A study may name a function of its own for the model, a factory: it is code, it runs with your
     rights. One that you have not run before is run with --code only.
     """
-    with reported(as_json):
+    with reported(quiet=as_json):
         from consortia.diagnostics.figures.canvas import check_picture
         from consortia.models.regression.construction import integrable
         from consortia.study.build import load_study
@@ -98,10 +100,10 @@ def check(
             prediction = plan.details["prediction"]
             if prediction.open:  # perhaps since it is not predicted by default
                 prediction = predict_bias(built.model, built.rows, built.algorithm)
-            rounds = given.run.rounds * given.run.chains
+            of_all_chains = given.run.rounds * given.run.chains
             doubts = readings_in({"settings": built.metadata.settings}, "doubts")
             kept = costs["draws_kept"] or None
-            verdict = judge(prediction, rounds=rounds, draws=kept, doubts=doubts)
+            verdict = judge(prediction, rounds=of_all_chains, draws=kept, doubts=doubts)
         drawn = [] if plot is None else compared(built, given.run.chains, plot)
         if as_json:
             answer: dict[str, Any] = {"study": str(study), "plan": dict(plan.lines)}

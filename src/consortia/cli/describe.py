@@ -24,7 +24,7 @@ def describe(
     ] = None,
 ) -> None:
     """Show who would be analysed: rows, missing values, Table 1, and follow-up; sample nothing."""
-    with reported(False):
+    with reported(quiet=False):
         from consortia.store.durable import replace_file
         from consortia.study.build import load_study
 

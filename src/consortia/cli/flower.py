@@ -85,7 +85,7 @@ def new(
     study: StudyFile,
     to: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="New or empty. By default NAME-flower, here."),
+        typer.Option(metavar="FOLDER", help="New or empty folder; by default NAME-flower."),
     ] = None,
     output: Annotated[
         str,

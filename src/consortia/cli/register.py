@@ -43,7 +43,7 @@ def register(
     propensity: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="The run of who was treated: write weights, and nothing else."
+            metavar="DIR", help="Run of the treatment model: write only the weights it gives."
         ),
     ] = None,
     dictionary: Annotated[
@@ -67,7 +67,7 @@ def register(
     prior; its sites may be others. With --propensity it states the weights that follow from a run
     of who was treated.
     """
-    with reported(False):
+    with reported(quiet=False):
         from consortia.federation.governance import terms_of
         from consortia.store.durable import replace_file
         from consortia.study.build import load_study, study_of
@@ -90,11 +90,11 @@ def register(
             if dictionary is not None:
                 known = registration_of(given, read_dictionary(dictionary))
             elif earlier is not None:
-                known = _of_run(given, earlier, run is None)
+                known = _of_run(given, earlier, any_sites=run is None)
             else:
                 known = _of_files(given)
-            asked = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
-            made = f"{study.read_text(encoding='utf-8').rstrip()}\n\n{asked.toml()}"
+            stated = known if prior_from is None else _with_prior(known, prior_from, weight, robust)
+            made = f"{study.read_text(encoding='utf-8').rstrip()}\n\n{stated.toml()}"
             study_of(tomllib.loads(made), study)  # refuses it before anything is written
             replace_file(study, [made.encode()])
             given = load_study(study)
@@ -156,7 +156,7 @@ def _with_prior(known: Registration, run: Path, weight: float, robust: float) ->
     return replace(known, earlier=earlier_of(open_run(run), str(run), weight, robust))
 
 
-def _of_run(study: Study, run: Path, any_sites: bool) -> Registration:
+def _of_run(study: Study, run: Path, *, any_sites: bool) -> Registration:
     """Return the levels and units of an earlier run of the same formula, perhaps of other sites.
 
     Raises:
@@ -169,13 +169,13 @@ def _of_run(study: Study, run: Path, any_sites: bool) -> Registration:
     then, files = settings.get("model", {}), settings.get("data", {}).get("files")
     agreed = settings.get("regression", {}).get("agreed")
     now = study.model_dump(exclude_none=True)["model"]
-    kept: dict[str, Any] = {}
+    differing: dict[str, Any] = {}
     for name in ("formula", "family", "missing", "levels", "weights", "exposure", "trials"):
         if then.get(name) != now.get(name):
-            kept[f"model.{name}"] = then.get(name)
+            differing[f"model.{name}"] = then.get(name)
     if files != study.data.files and not any_sites:
-        kept["data.files"] = files
-    if agreed is None or kept:
-        differ = ", ".join(f"{name} {value!r}" for name, value in kept.items()) or "no formula"
-        raise InputError(f"{run} belongs to another study ({differ}): give a run of this study.")
+        differing["data.files"] = files
+    if agreed is None or differing:
+        listed = ", ".join(f"{name} {value!r}" for name, value in differing.items()) or "no formula"
+        raise InputError(f"{run} belongs to another study ({listed}): give a run of this study.")
     return Registered.model_validate(agreed).registration

@@ -69,7 +69,7 @@ def check(
     name: SiteName = None,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Of the site: studies that it answered are compared."),
+        typer.Option(metavar="DIR", help="The site's folder, to compare with studies it answered."),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -51,7 +51,7 @@ def number(name: str, value: Any, least: float = -math.inf, most: float = math.i
     """Return a finite number in [least, most]; bools and strings are refused."""
     try:
         array = np.asarray(value)
-    except ValueError:  # rows of unlike length
+    except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if array.ndim or array.dtype.kind not in "iuf":
         raise wrong(name, f" is {value!r}: it must be a number.")
@@ -282,4 +282,5 @@ def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{path} is not TOML: {error}") from error  # a number too long
+            # an integer of more digits than Python reads
+            raise InputError(f"{path} is not TOML: {error}") from error

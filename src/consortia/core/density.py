@@ -87,7 +87,7 @@ def check_density(target: Target, shard: PyTree) -> None:
             raise InputError(
                 "Model.log_likelihood returns a scalar: it must return one value per row, shape "
                 "(rows,). Leave out the sum or mean; the library sums the rows itself, and a sum "
-                "would break minibatch scaling without a sign."
+                "would scale minibatches wrongly, without an error."
             )
         raise InputError(
             f"Model.log_likelihood returns shape {shape} for a batch of {rows} rows: it must "

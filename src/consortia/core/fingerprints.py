@@ -103,8 +103,9 @@ def check_same(digests: Mapping[int, dict[str, str]], kind: str) -> None:
             unlike.append(f"{kind} {number} in {', '.join(differ)}")
     if unlike:
         raise RankError(
-            f"the processes of this job run different studies. Unlike {kind} {first}: "
-            f"{'; '.join(unlike)}. Start all of them with the same study file, data and arguments."
+            f"the processes of this job run different studies. Different from {kind} "
+            f"{first}: {'; '.join(unlike)}. Start all of them with the same study file, data and "
+            "arguments."
         )
 
 

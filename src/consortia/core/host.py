@@ -36,8 +36,8 @@ class RowValues(NamedTuple):
     rows: Mapping[str, np.ndarray]  # n of them
     moved: Mapping[str, np.ndarray]  # 2 k n: with each value up, then with each value down
     steps: Float[np.ndarray, " k"]  # by which they are moved
-    others: Mapping[str, np.ndarray] = MappingProxyType({})  # rows that are only in sums
-    sums: Float[np.ndarray, "others B"] = np.zeros((0, 0))  # their weights in sums
+    others: Mapping[str, np.ndarray] = MappingProxyType({})  # rows of which sums alone are moved
+    sums: Float[np.ndarray, "others B"] = np.zeros((0, 0))  # weight of each in each sum
 
     def some(self, which: np.ndarray, first: int | None = None) -> dict[str, np.ndarray]:
         """Return the rows, or the first of them, with only these values moved, 2 (values) n."""
@@ -159,7 +159,7 @@ class Flat:
         wide = np.asarray(positions, np.float64)
         return np.stack([wide + by, wide - by])
 
-    @np.errstate(invalid="ignore")  # far out both values may be infinite: the slope is none
+    @np.errstate(invalid="ignore")  # far out both values may be infinite: the slope is NaN
     def differences(
         self,
         function: Callable[[np.ndarray], np.ndarray],

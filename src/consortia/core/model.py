@@ -19,7 +19,7 @@ class Integration(NamedTuple):
     """Rules of quadrature inside a likelihood of a site.
 
     Attributes:
-        own: nodes of the model's own ``site_log_likelihood``, along each dimension.
+        default: nodes of the model's own ``site_log_likelihood``, along each dimension.
         choices: nodes that a run may take in their place, ascending.
         measured: the rules that are compared where one of so many nodes is in use, ascending; the
             last is what the others are measured against.
@@ -27,7 +27,7 @@ class Integration(NamedTuple):
             is from the last of them, (rules,).
     """
 
-    own: int
+    default: int
     choices: tuple[int, ...]
     measured: Callable[[int], tuple[int, ...]]
     with_nodes: Callable[[int | tuple[int, ...]], Callable[[PyTree, PyTree, Any], Any]]
@@ -47,7 +47,7 @@ class Model(metaclass=Hinted):
         log_likelihood: ``log_likelihood(params, batch) -> (rows,)``, one value per row of the
             batch, whatever the number of rows. A batch is a pytree of arrays of the same structure
             as a site's data, with a leading row axis. Returning a sum is refused: it would break
-            minibatch scaling without a sign. None with ``site_log_likelihood``.
+            minibatch scaling, without an error. None with ``site_log_likelihood``.
         init: the parameters to start from: a pytree of floating arrays, or a function of a JAX
             key that returns one (each chain gets its own key).
         predict: optional, ``predict(params, batch) -> (rows, ...)``; class probabilities

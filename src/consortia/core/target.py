@@ -169,7 +169,7 @@ class Target:
             InputError: none has.
         """
         rules = self.model.integration
-        if rules is None or nodes not in (rules.own, *rules.choices):
+        if rules is None or nodes not in (rules.default, *rules.choices):
             raise InputError(f"the model has no rule of quadrature with {nodes} nodes.")
         return rules
 

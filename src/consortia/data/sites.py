@@ -79,7 +79,7 @@ class Sites:
 
         Raises:
             InputError: no site, an empty site, sites of different structure, trailing shape or
-                type, leaves of unlike row counts, data that are not numbers or not finite. The
+                type, leaves of different row counts, data that are not numbers or not finite. The
                 message names the site and the leaf.
         """
         if isinstance(shards, (str, bytes, Mapping)) or not isinstance(shards, Iterable):

@@ -47,7 +47,7 @@ predicted standard deviations, and the ratio of standard deviations, either way.
 
 IN_TAILS = 0.3
 """Error of a log-density from which good ends: one that grows from 2 standard deviations on and is
-so large at 3 moves the quantile .995 of a normal posterior by .1 of them."""
+so large at 3 moves the 99.5 % quantile of a normal posterior by 0.1 of them."""
 
 K_HAT = 0.7
 """Above it importance ratios have no finite variance to speak of (Vehtari et al. 2024)."""
@@ -836,8 +836,8 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
     value = f"means ≤ {largest_off:.2g} sd off"
     if prediction.sd_ratio is not None:
         spread = run.columns["sd"] / (sd * prediction.sd_ratio[rows])
-        few = np.nan_to_num(np.minimum(run.columns["ess_bulk"], run.columns["ess_tail"]), nan=1.0)
-        room = 1 + SIGMAS / np.sqrt(2 * np.maximum(few, 1.0))
+        ess = np.nan_to_num(np.minimum(run.columns["ess_bulk"], run.columns["ess_tail"]), nan=1.0)
+        room = 1 + SIGMAS / np.sqrt(2 * np.maximum(ess, 1.0))
         ratio = float(np.nanmax(np.maximum(spread, 1 / np.maximum(spread, 1e-300)) / room))
         severity = max(severity, _severity(max(ratio, 1.0), RATIO))
         value += f", spread {_factors(np.nanmin(spread), np.nanmax(spread))}"
@@ -888,11 +888,11 @@ def _measured(run: Evidence) -> Check:
         reason = "No reference is available for comparison."
         return Check(Severity.UNKNOWN, title, "not measured", reason, counts=False)
     columns = run.columns  # natural quantities may have long tails, and hide what is off
-    clear = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
+    beyond = np.maximum(np.abs(columns["shift"]) - SIGMAS * error, 0)
     # The relative error of a standard deviation from n independent draws is 1/√(2n).
-    few = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), ref["ess_bulk"])
-    spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(few), 0)
-    severity = max(_severity(float(clear.max()), SHIFT), _severity(float(spread.max()), SPREAD))
+    ess = np.minimum(np.minimum(columns["ess_bulk"], columns["ess_tail"]), ref["ess_bulk"])
+    spread = np.maximum(np.abs(columns["sd_ratio"] - 1) - SIGMAS / np.sqrt(ess), 0)
+    severity = max(_severity(float(beyond.max()), SHIFT), _severity(float(spread.max()), SPREAD))
     worst = int(np.abs(columns["shift"]).argmax())
     name = run.named.farthest_beside(run.names[worst])
     reason = f"The largest difference is in the mean of {name}; Monte Carlo error "

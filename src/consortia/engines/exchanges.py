@@ -205,19 +205,19 @@ def communication(
 
 
 def traffic(
-    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], own: int, nodes: int
+    phases: tuple[Phase, ...], messages: list[tuple[PyTree, PyTree]], senders_here: int, nodes: int
 ) -> list[tuple[int, int, int]]:
     """Return (communication rounds, bytes up, bytes down) of each phase, run once.
 
     Args:
         phases: of one iteration.
-        messages: shapes of the outboxes of ``own`` nodes, and of the reply, of each of them.
-        own: number of nodes of this process.
+        messages: shapes of the outboxes of ``senders_here`` nodes, and of the reply, of each.
+        senders_here: number of nodes of this process.
         nodes: number of nodes.
     """
     result = []
     for phase, (outbox, reply) in zip(phases, messages, strict=True):
-        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else own
+        senders = 1 if isinstance(phase.exchange, Route | Mailbox) else senders_here
         sizes = (_bytes(outbox) // senders, _bytes(reply))
         result.append(communication(phase.exchange, *sizes, nodes))
     return result

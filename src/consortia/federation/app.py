@@ -421,7 +421,7 @@ def site_of(
 
     def contribute() -> SiteFacts:
         if study.data.files is None:
-            raise InputError("a data set that one machine deals out has no facts of its sites.")
+            raise InputError("the study divides one data set: no site has facts of its own.")
         study_folder = study.path.parent if study.path else Path()
         file = files.get(number, (origin or study_folder) / study.data.files[number])
         return study.contribution(file, number, *least_rows())
@@ -495,8 +495,8 @@ def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
     terms, number = terms_of(study), _number(study, name)
     if study.registered is None or terms.sums != MASKED:
         raise InputError(
-            "a key of secure sums is prepared for a registered study whose answers leave masked: "
-            "of this one the sites give their keys in the run, or need none."
+            "a key of secure sums is prepared only for a registered study with masked answers: in "
+            "this study the sites give their keys during the run, or need none."
         )
     identity = read_identity(folder)
     facts = keyed(folder, study.contribution(data, number))
@@ -506,7 +506,7 @@ def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
 def _number(study: Study, name: str) -> int:
     if study.data.files is None:
         raise InputError(
-            "the study deals out a data set that one machine has: give data.files, one a site."
+            "the study divides one data set among sites: give data.files, one file for each site."
         )
     names = names_of(study.data.files)
     if name not in names:

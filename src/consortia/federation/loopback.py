@@ -270,7 +270,7 @@ class Loopback:
                 line = ""
                 if not self.superlink.running:
                     raise DeploymentError(
-                        "the SuperLink has ended in mid-run.\n"
+                        "the SuperLink ended during the run.\n"
                         f"{last_lines(self.superlink.output())}"
                     ) from None
             else:

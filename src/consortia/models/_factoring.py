@@ -133,7 +133,7 @@ def is_sum_over_rows(
         f"{caller}: the statement {name!r} does not factor over rows: its log-density "
         f"of {parts.shape[1]} rows is {whole[0]:.6g}, the sum over single ones "
         f"{parts[0].sum():.6g}. Rows that depend on one another, as in a Gaussian process "
-        "or with a statistic of all rows, have no likelihood a row."
+        "or with a statistic of all rows, have no likelihood of single rows."
     )
 
 

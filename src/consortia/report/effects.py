@@ -50,7 +50,7 @@ MOST_DRAWN = 40
 """Lines of a forest plot."""
 
 SLOPES, CONSTANT = "coefficients", "intercept"
-IN_SD, LOG_SD, CORRELATED = "effects_in_sd", "log_sd", "correlation"
+IN_SD, LOG_SD = "effects_in_sd", "log_sd"
 """Variables of a regression, and those of one with levels and slopes by site."""
 
 LEVEL_NAME = re.compile(r"(.+)\[(.+)\]")
@@ -187,35 +187,26 @@ def by_site(report: RunReport) -> SiteEffects | None:
     """Return the differences between sites; None without any, or where the draws lack them.
 
     Without the study, as of a run between institutions, it is made from the levels and slopes by
-    site that the server has drawn, and no row is needed; correlated ones need the study.
+    site that the server has drawn, and no row is needed: the record has their indices.
     """
     if report.regression is not None:
         regression = report.regression
         return regression.by_site(report.tree, LEVEL) if regression.differs_by_site else None
-    response = response_of(report)
-    draws: dict[str, dict[str, np.ndarray]] = {}
-    for variable in (SLOPES, IN_SD, LOG_SD):
-        if (columns := _columns(report, variable, sampled=variable != SLOPES)) is not None:
-            names, values = columns
-            draws[variable] = dict(zip(names, values.reshape(-1, len(names)).T, strict=True))
-    correlated = any(CORRELATED in str(name) for name in report.tree["posterior"].data_vars)
-    if response is None or not {IN_SD, LOG_SD} <= draws.keys() or correlated:
+    response, blocks = response_of(report), report.fitted_settings.get("between", ())
+    draws = {
+        name: columns[1].reshape(-1, columns[1].shape[-1]).T
+        for name in (SLOPES, IN_SD, LOG_SD)
+        if (columns := _columns(report, name, sampled=name != SLOPES)) is not None
+    }
+    if response is None or not blocks or not {IN_SD, LOG_SD} <= draws.keys():
         return None
     varying = []
-    for name, log_sd in draws[LOG_SD].items():
-        matched = re.fullmatch(r"(?:log )?sd\((.+) \| site\)", name)
-        if matched is None:
-            continue
-        term, spread = matched[1], np.exp(log_sd)
-        deviations = {
-            label.removeprefix(f"{term} | "): spread * values
-            for label, values in draws[IN_SD].items()
-            if label.startswith(f"{term} | ")
-        }
-        common = draws.get(SLOPES, {}).get(term, np.zeros(len(spread)))
-        if deviations:  # those of several classes need the study
-            varying.append(Varying(term, common, spread, deviations))
-    return site_effects(varying, response.effect, LEVEL, seed=0) if varying else None
+    for term, slope, spread_index, columns in blocks:
+        spread = np.exp(draws[LOG_SD][spread_index])
+        common = np.zeros(len(spread)) if slope is None else draws[SLOPES][slope]
+        deviations = zip(report.record["sites"], spread * draws[IN_SD][columns], strict=True)
+        varying.append(Varying(term, common, spread, dict(deviations)))
+    return site_effects(varying, response.effect, LEVEL, seed=0)
 
 
 def margins(report: RunReport) -> tuple[MarginalEffects | None, str]:

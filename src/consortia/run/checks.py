@@ -161,9 +161,9 @@ def check_model(target: Target, shard: PyTree) -> None:
         raise
     if known.setdefault(key, now) != now:
         raise InputError(
-            "the model's functions compute something else than when it was sampled first: what "
-            "they close over, or a global name, has changed. Make a new consortia.Model of them; a "
-            "model is compiled once."
+            "the model's functions no longer compute what they did when it was first sampled: a "
+            "variable that they use has changed. Make a new consortia.Model of them; a model is "
+            "compiled once."
         )
 
 

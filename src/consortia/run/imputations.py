@@ -67,7 +67,7 @@ def one_engine(engine: Engine | tuple[Engine, ...] | None) -> Engine:
     """
     if isinstance(engine, tuple):
         raise InputError(
-            "engine is a tuple, which is for imputations, where sites is one too: give one engine."
+            "engine is a tuple, but sites is not (it is one where values are imputed): give one."
         ).at("engine")
     return LocalEngine() if engine is None else engine
 

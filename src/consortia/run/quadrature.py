@@ -24,7 +24,7 @@ LEAST_DRAWS = 10
 def unmeasured(target: Target) -> dict[str, Any]:
     """Return the record's entry on the model's rule before its measurement; empty without one."""
     rules = target.model.integration
-    return {} if rules is None else {"quadrature": {"nodes": rules.own}}
+    return {} if rules is None else {"quadrature": {"nodes": rules.default}}
 
 
 def bias_of(claim: str, target: Target, *, exact: bool = False) -> str:
@@ -47,7 +47,7 @@ def measured(
     if rules is None or few:
         return {}
     points = points_among(flat)
-    compared = rules.measured(rules.own)
+    compared = rules.measured(rules.default)
     errors_of = rules.with_nodes(compared)
 
     @jax.jit
@@ -60,4 +60,4 @@ def measured(
         rows = jax.tree.map(lambda leaf, take=take: in_jax_width(np.asarray(leaf)[take]), shard)
         mask = np.arange(longest) < size
         total = total + np.asarray(errors(jnp.asarray(points, target.dtype), rows, mask), float)
-    return {"quadrature": report_of(total, compared, (rules.own,))}
+    return {"quadrature": report_of(total, compared, (rules.default,))}

@@ -135,6 +135,7 @@ def check_same(then: Mapping[str, Any], now: Mapping[str, Any], path: Any, *, ex
     """
     where = f"{str(path)!r} was made with"
     _check_algorithm(then["algorithm"], now["algorithm"], where)
+    # another version of JAX traces the same model to another program, so to another fingerprint
     same_tracing = then["rounding"]["versions"]["jax"] == now["rounding"]["versions"]["jax"]
     if then["model"]["dimension"] != now["model"]["dimension"]:
         raise StoreError(

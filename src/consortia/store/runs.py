@@ -50,7 +50,7 @@ def read_path(path: Any) -> Path:
     try:
         longest = max(map(len, os.fsencode(text).split(b"/")))
     except UnicodeEncodeError:
-        raise wrong("store", ": the path holds half a character, which no file has.") from None
+        raise wrong("store", ": the path holds a lone surrogate; no file can have it.") from None
     if "\0" in text or not text or longest > NAME_BYTES or len(text) > PATH_BYTES:
         raise InputError(
             f"store is {printable(repr(text), most=100)}: no directory can have this name."

@@ -33,7 +33,7 @@ from consortia.diagnostics.site_sums import LEFT_OUT, SiteSums, compared, side_b
 from consortia.diagnostics.site_sums import SEED as SUMS_SEED
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.construction import (
     AT_ONE_OWNER,
     Sent,
@@ -115,29 +115,24 @@ class Study(Table):
         if self.propensity is not None:
             self._weigh(self.propensity)
         if self.data.dataset is not None and self.partition is None:
-            raise ValueError("a data set needs a [partition], which divides its rows among sites")
+            raise wrong("partition", ": a data set needs it, to divide its rows among sites")
         if self.question is not None:
             self._check_question(self.question)
         of_rows = {"harmonise": self.harmonise, "data.keep": self.data.keep is not None}
         for key, given in of_rows.items():
             if given and (self.model.formula is None or self.data.files is None):
-                raise ValueError(f"{key}: it needs data.files and model.formula")
+                raise wrong(key, ": it needs data.files and model.formula")
         if self.data.files is not None:
-            try:
-                changes = read_harmonisations(self.harmonise, names_of(self.data.files))
-            except InputError as error:
-                raise ValueError(str(error)) from None
+            changes = read_harmonisations(self.harmonise, names_of(self.data.files))
             object.__setattr__(self, "harmonise", changes)
         if self.data.files is not None and self.partition is not None:
-            raise ValueError("with data.files each file is a site: remove [partition]")
+            raise wrong("partition", ": with data.files each file is a site: remove it")
         if self.data.require and self.model.formula is None:
-            raise ValueError(
-                "data.require: it needs model.formula: without it rows have no missing values"
-            )
+            raise wrong("data.require", ": without model.formula rows have no missing values")
         if self.model.question is not None:
             check_data(self.data, self.model.question)
             if self.model.question.imputes and self.run.keep != "draws":
-                raise ValueError("run.keep: with model.missing = 'impute' the run keeps all draws")
+                raise wrong("run.keep", ": with model.missing = 'impute' the run keeps all draws")
         if self.registered is not None:
             self._check_registered(self.registered)
         if self.compare is not None:
@@ -145,14 +140,12 @@ class Study(Table):
         method = self.method
         if not self.run.rounds:
             if not isinstance(method, Conversation):
-                raise ValueError(f"run.rounds is missing: {method.name} does not stop by itself")
+                raise wrong("run.rounds", f" is missing: {method.name} does not stop by itself")
             length = {"rounds": method.most_rounds}
             object.__setattr__(self, "run", self.run.model_copy(update=length))
         if self.run.thin > self.run.rounds:
-            raise ValueError(
-                f"run.thin = {self.run.thin} is larger than run.rounds = {self.run.rounds}: no "
-                "draw would be kept"
-            )
+            text = f" = {self.run.thin} is larger than run.rounds = {self.run.rounds}"
+            raise wrong("run.thin", f"{text}: no draw would be kept")
         return self
 
     def _check_question(self, column: str) -> None:
@@ -160,14 +153,14 @@ class Study(Table):
         if asked is None or column not in asked.parsed.columns:
             known = () if asked is None else asked.parsed.columns
             reason = unknown(column, known) if known else "the study has no model.formula"
-            raise ValueError(f"question = {column!r} is not a column of a term: {reason}")
+            raise wrong("question", f" = {column!r} is not a column of a term: {reason}")
 
     def _weigh(self, table: Propensity) -> None:
         """Give the outcome its weights; before these are known, put the treatment in its place."""
         if self.question is not None:
             self._check_question(self.question)
         if self.compare is not None:
-            raise ValueError("propensity: it gives the weights of one model: leave [compare] out")
+            raise wrong("propensity", ": it gives the weights of one model: leave [compare] out")
         changes: dict[str, Any] = {"model": table.model(self.model)}
         if self.awaits_weights:
             run = self.run.model_copy(update={"verify": None, "loo": None})
@@ -179,46 +172,47 @@ class Study(Table):
     def _check_registered(self, table: Registered) -> None:
         question, files, method = self.model.question, self.data.files, self.method
         if question is None or files is None:
-            raise ValueError("registered: it needs model.formula and data.files")
+            raise wrong("registered", ": it needs model.formula and data.files")
         if self.compare is not None:
-            raise ValueError(
-                "registered: it states the levels and scales of one formula, and [compare] has "
-                "another formula: remove one of the two, or write two studies"
+            raise wrong(
+                "registered",
+                ": it states the levels and scales of one formula, and [compare] has "
+                "another formula: remove one of the two, or write two studies",
             )
         if self.run.loo:
-            raise ValueError(
-                "run.loo: it needs each site's number of rows, which sites do not announce in a "
-                "registered study; if all rows are in one process, `consortia run --loo` works"
+            raise wrong(
+                "run.loo",
+                ": it needs each site's number of rows, which sites do not announce in a "
+                "registered study; if all rows are in one process, `consortia run --loo` works",
             )
         if not isinstance(method, Conversation) or method.needs_rows:
-            raise ValueError(
-                f"registered: {method.name} needs the numbers of rows of all sites before its "
-                "first message: use algorithm.name = 'few_rounds', or remove [registered]"
+            raise wrong(
+                "registered",
+                f": {method.name} needs the numbers of rows of all sites before its "
+                "first message: use algorithm.name = 'few_rounds', or remove [registered]",
             )
-        try:
-            breaks = self.model.options.get("breaks")
-            table.registration.specification(question, names_of(files), breaks)
-        except InputError as error:
-            raise ValueError(str(error)) from None
+        breaks = self.model.options.get("breaks")
+        table.registration.specification(question, names_of(files), breaks)
 
     def _check_compared(self, other: ModelTable) -> None:
         if other.factory is not None:
-            raise ValueError(
-                "compare.factory: give formula or kind; a factory is permitted only in [model]"
+            raise wrong(
+                "compare.factory", ": give formula or kind; a factory is permitted only in [model]"
             )
         first, second = self.model.question, other.question
         if first is None and second is None:
             return
         if first is None or second is None:
-            raise ValueError("compare: [model] and [compare] must both have a formula, or neither")
+            raise wrong("compare", ": both models must have a formula, or neither")
         if first.imputes or second.imputes:
-            raise ValueError(
-                "compare: with missing = 'impute' each imputation has its own likelihood"
+            raise wrong(
+                "compare", ": with missing = 'impute' each imputation has its own likelihood"
             )
         if first.by_site != second.by_site:
-            raise ValueError(
-                "compare: one model has a likelihood per row, the other per site (integrated "
-                "levels, or cox): with integrate = false both are per row"
+            raise wrong(
+                "compare",
+                ": one model has a likelihood per row, the other per site (integrated "
+                "levels, or cox): with integrate = false both are per row",
             )
         check_data(self.data, second)
 
@@ -619,7 +613,9 @@ def study_of(content: Mapping[str, Any], path: Path) -> Study:
     except pydantic.ValidationError as error:
         faults = sorted(error.errors(), key=lambda item: item["type"] == "missing")
         lines = [f"{path}: {explained(item, Study)}" for item in faults]
-        keys = [".".join(part for part in item["loc"] if isinstance(part, str)) for item in faults]
-        raise InputError("\n".join(lines)).at(keys[0], file=str(path)) from None
+        key = ".".join(part for part in faults[0]["loc"] if isinstance(part, str))
+        named = getattr(faults[0].get("ctx", {}).get("error"), "argument", None) or key
+        argument = named if named.startswith(key) else f"{key}.{named}"
+        raise InputError("\n".join(lines)).at(argument, file=str(path)) from None
     study._path = path
     return study

@@ -63,7 +63,7 @@ class ModelTable(Table):
             question_in(self.formula, self.options)
         if self.kind is not None:
             if self.kind not in MODELS:
-                raise ValueError(f"model.kind = {self.kind!r}: {unknown(self.kind, MODELS)}")
+                raise wrong("model.kind", f" = {self.kind!r}: {unknown(self.kind, MODELS)}")
             check_options("model", MODELS[self.kind], self.options, FROM_DATA)
         return self
 

@@ -36,8 +36,8 @@ class Propensity(Table):
                          "treated")  # fmt: skip
     estimand: Literal["ATE", "ATT", "overlap"] = Field(
         "ATE",
-        description="whose effect it is: all patients', the treated ones', or that of those who "
-        "might have had either treatment",
+        description="population of the effect: all patients (ATE), the treated (ATT), or those who "
+        "could have had either treatment (overlap)",
     )
     stabilise: bool = Field(
         True, description="of ATE, multiply the weights of an arm by its share of all rows"
@@ -62,9 +62,9 @@ class Propensity(Table):
             ValueError: the outcome's has weights of its own, or it has no formula.
         """
         if outcome.formula is None:
-            raise ValueError("propensity: it goes with model.formula")
+            raise wrong("propensity", ": it needs model.formula")
         if clash := [f"model.{name}" for name in WEIGHTED if name in outcome.options]:
-            raise ValueError(f"propensity: it gives the weights: leave {' and '.join(clash)} out")
+            raise wrong("propensity", f": it gives the weights: leave {' and '.join(clash)} out")
         options = outcome.options
         try:
             parsed, formula = parse(self.formula), self.formula

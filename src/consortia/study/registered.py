@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.registration import Registration
 from consortia.study.tables import Table
@@ -41,11 +41,8 @@ class PriorFrom(Table):
         d, count = len(self.labels), len(self.shares)  # parameters and components
         sizes = [(self.centres, d), (self.covariances, d * (d + 1) // 2)]
         if any(len(a) != count or any(len(entry) != size for entry in a) for a, size in sizes):
-            raise ValueError(f"prior_from: {count} components of {d} parameters do not fit")
-        try:
-            Earlier.read(self.model_dump())  # refuses what is not a covariance
-        except InputError as error:
-            raise ValueError(str(error)) from None
+            raise wrong("prior_from", f": {count} components of {d} parameters do not fit")
+        Earlier.read(self.model_dump())  # refuses what is not a covariance
         return self
 
 

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from consortia.algorithms.registry import ALGORITHMS, explain_missing
 from consortia.core.contract import Method
+from consortia.errors import wrong
 from consortia.run.specification import CHAINS
 from consortia.study.options import called, check_options, given
 from consortia.study.tables import Table
@@ -28,7 +29,7 @@ class AlgorithmTable(Table):
     @model_validator(mode="after")
     def _make(self) -> AlgorithmTable:
         if self.name not in ALGORITHMS:
-            raise ValueError(f"algorithm.name = {self.name!r}: {explain_missing(self.name)}")
+            raise wrong("algorithm.name", f" = {self.name!r}: {explain_missing(self.name)}")
         factory = ALGORITHMS[self.name].factory
         options = given(self.model_extra)
         check_options("algorithm", factory, options)

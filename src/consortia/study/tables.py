@@ -104,9 +104,8 @@ class Data(Table):
             raise ValueError("give exactly one of dataset and files")
         if self.dataset is not None:
             if self.dataset not in datasets.AVAILABLE:
-                raise ValueError(
-                    f"data.dataset = {self.dataset!r}: {unknown(self.dataset, datasets.AVAILABLE)}"
-                )
+                known = unknown(self.dataset, datasets.AVAILABLE)
+                raise wrong("data.dataset", f" = {self.dataset!r}: {known}")
             if self.test_file is not None:
                 raise ValueError("test_file needs files: give test_share instead")
             if self.require:

@@ -153,18 +153,18 @@ def q_of(
     return (q * freedom, freedom) if q > 0 else None
 
 
-def _add(found: Guesses, centre: np.ndarray, covariance: np.ndarray, finest: np.ndarray) -> None:
+def _add(guesses: Guesses, centre: np.ndarray, covariance: np.ndarray, finest: np.ndarray) -> None:
     """Add a guess, no narrower than positions are rounded, if it differs from all before."""
     covariance = covariance + np.diag(finest**2)
     width = np.linalg.slogdet(covariance)[1] / 2
-    for other, of_other in zip(found.centres, found.covariances, strict=True):
+    for other, of_other in zip(guesses.centres, guesses.covariances, strict=True):
         wider = width - np.linalg.slogdet(of_other)[1] / 2
         away = centre - other
         distance = math.sqrt(abs(away @ np.linalg.solve(of_other, away)))
         if not (distance > APART or abs(wider) > len(centre) * math.log(WIDER)):
             return
-    found.centres.append(centre)
-    found.covariances.append(covariance)
+    guesses.centres.append(centre)
+    guesses.covariances.append(covariance)
 
 
 def _law(

@@ -129,7 +129,7 @@ class GaussianAgents:
         kept = None
         if rows:
             expansions = [potentials.single_rows(i, origin) for i in range(len(sites))]
-            kept = tuple((hessians, hessians @ origin - own) for hessians, own in expansions)
+            kept = tuple((hessians, hessians @ origin - slopes) for hessians, slopes in expansions)
             matrices = np.stack([curvatures.sum(axis=0) for curvatures, _ in kept])
             pulls = np.stack([pulls.sum(axis=0) for _, pulls in kept])
         else:

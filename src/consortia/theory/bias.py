@@ -557,7 +557,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     step, near = _constant(method), problem.near
     if near.mode.size > MOST_TRAVELLED:
         raise InputError(
-            f"the law of a travelling chain in {near.mode.size} parameters is too large"
+            f"the law of a travelling chain in {near.mode.size} parameters is too large to compute"
         )
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()

@@ -192,7 +192,7 @@ def search(
     aside = problem.compared(few=few) if few or networked else problem
     tried = compared(aside, method, taken, price, begin)
     whole_problem = problem.compared(few=False) if networked else problem
-    found: list[Tried] = []
+    confirmed: list[Tried] = []
     reasons: list[InputError] = []
     for number, made in enumerate(tried):
         whole: Tried | None = made
@@ -207,17 +207,17 @@ def search(
             except InputError as error:  # these have no law in all directions
                 reasons.append(error)
                 whole = None
-        found += [] if whole is None else [whole]
-        if few and len(found) == SHOWN:
+        confirmed += [] if whole is None else [whole]
+        if few and len(confirmed) == SHOWN:
             break
-    if not found and reasons:
+    if not confirmed and reasons:
         raise reasons[0]
-    found.sort(key=lambda made: made.cost)
-    if found and isinstance(found[0].law.recursion, CoupledModes):
-        at = _steps(problem, method, dict(found[0].settings), taken, price)
-        exact = _adjusted(at, method, found[0].step, CONFIRMED)
-        found[:1] = [] if exact is None else [exact]
-    return found
+    confirmed.sort(key=lambda made: made.cost)
+    if confirmed and isinstance(confirmed[0].law.recursion, CoupledModes):
+        at = _steps(problem, method, dict(confirmed[0].settings), taken, price)
+        exact = _adjusted(at, method, confirmed[0].step, CONFIRMED)
+        confirmed[:1] = [] if exact is None else [exact]
+    return confirmed
 
 
 def compared(
@@ -324,8 +324,8 @@ def _tried(
     low, high = step, 2 * step
     for _ in range(bisections):
         middle = math.sqrt(low * high)
-        found = at(middle)
-        low, high, best = (low, middle, best) if found is None else (middle, high, found)
+        halfway = at(middle)
+        low, high, best = (low, middle, best) if halfway is None else (middle, high, halfway)
     while (shorter := at(SHORTER * best.step)) is not None and shorter.cost < best.cost:
         best = shorter
     return best

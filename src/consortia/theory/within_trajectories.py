@@ -6,6 +6,9 @@ K / gcd(A, K) that take turns, made of kicks, drifts and new momenta at every cl
 
 .. math:: v \leftarrow v - h M^{-1} [L_c (x - m_c) + \varepsilon], \qquad x \leftarrow x + \eta v,
           \qquad v \leftarrow M^{-1} p
+
+with L_c and m_c the curvature and the mean of client c, M the mass, ε the noise of a gradient, p a
+new momentum; h is η, and η/2 at both ends of a window.
 """
 
 from __future__ import annotations
@@ -49,29 +52,30 @@ def window(clients: GaussianClients, given: Windows, start: int) -> AffineMap:
         start: leapfrog steps of its trajectory before the window.
     """
     eta, rho = given.step_size, given.momentum_correlation
-    slowness, nil = np.linalg.inv(clients.mass), np.zeros_like(clients.curvatures)
+    inverse_mass, nil = np.linalg.inv(clients.mass), np.zeros_like(clients.curvatures)
     identity, width = nil + np.eye(nil.shape[-1]), nil.shape[-1]
-    pull = slowness @ clients.curvatures
+    pull = inverse_mass @ clients.curvatures
     away = (pull @ (clients.target_mean - clients.means)[..., None])[..., 0]
     shares, sigma = (part[:, None, None, None] for part in (clients.weights, given.gradient_noise))
     still = np.zeros_like(away)
-    noise = sigma * (slowness @ slowness.mT)
-    new = (1 - rho) * given.heat / shares * slowness
+    noise = sigma * (inverse_mass @ inverse_mass.mT)
+    new = (1 - rho) * given.heat / shares * inverse_mass
 
-    def wide(corner: Array) -> Array:
+    def of_v(corner: Array) -> Array:
+        """Return a matrix of (x, v) that is zero but for the block of v."""
         return np.block([[nil, nil], [nil, nil + corner]])
 
     def kick(part: float, draws: int) -> AffineMap:
         offset = np.concatenate([still, -part * away], axis=-1)
         matrix = np.block([[identity, nil], [-part * pull, identity]])
-        return AffineMap(matrix, offset, wide(part**2 / draws * noise))
+        return AffineMap(matrix, offset, of_v(part**2 / draws * noise))
 
-    nothing = np.concatenate([still, still], axis=-1)
-    drift = AffineMap(np.block([[identity, eta * identity], [nil, identity]]), nothing, wide(nil))
-    refresh = AffineMap(np.block([[identity, nil], [nil, nil]]), nothing, wide(new))
-    answers: list[Array] = []  # of every client's state to the momenta that all share
-    unit = np.concatenate([nil, identity], axis=-2)
-    made = AffineMap(wide(nil) + np.eye(2 * width), nothing, wide(nil))
+    no_offset = np.concatenate([still, still], axis=-1)
+    drift = AffineMap(np.block([[identity, eta * identity], [nil, identity]]), no_offset, of_v(nil))
+    refresh = AffineMap(np.block([[identity, nil], [nil, nil]]), no_offset, of_v(new))
+    responses: list[Array] = []  # of every client's state to each momentum that all share
+    v_alone = np.concatenate([nil, identity], axis=-2)
+    made = AffineMap(of_v(nil) + np.eye(2 * width), no_offset, of_v(nil))
     for at in range(given.average_every + 1):
         inner = 0 < at < given.average_every
         fresh = at < given.average_every and (start + at) % given.leapfrog_steps == 0
@@ -80,13 +84,13 @@ def window(clients: GaussianClients, given: Windows, start: int) -> AffineMap:
         steps.append(kick(eta if inner and not fresh else eta / 2, given.gradient_draws**inner))
         for step in steps:
             made = step.after(made)
-            answers = [step.matrix @ answer for answer in answers]
+            responses = [step.matrix @ response for response in responses]
             if step is refresh:
-                answers.append(unit)
+                responses.append(v_alone)
     covariance = np.tensordot(clients.weights**2, made.covariance, axes=1)
-    for answer in answers:
-        common = clients.average(answer)
-        covariance = covariance + rho * given.heat * common @ slowness @ common.mT
+    for response in responses:
+        common = clients.average(response)
+        covariance = covariance + rho * given.heat * common @ inverse_mass @ common.mT
     return AffineMap(clients.average(made.matrix), clients.average(made.offset), covariance)
 
 

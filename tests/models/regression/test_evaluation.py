@@ -14,9 +14,9 @@ import consortia
 from consortia.core.arrays import softplus
 from consortia.core.host import Flat
 from consortia.core.target import Target
-from consortia.errors import InputError
 from consortia.models.regression import evaluation
 from consortia.models.regression.families import FAMILIES
+from tests.refusals import refused
 
 ROWS = 40
 
@@ -338,7 +338,7 @@ def test_who_evaluates_follows_from_the_rows_and_from_what_the_user_wants() -> N
     assert made("gaussian", "x + (1 | site:ward)").model.host.way(10**7) == "sums"
     assert made("student", "x + (1 | site:ward)").model.host.way(400) == "NumPy"
     assert made("gaussian", "x", evaluate="compiled").model.host.way(400) == "compiled"
-    with pytest.raises(InputError, match="evaluate"):
+    with refused(argument="evaluate"):
         made("gaussian", "x", evaluate="fast")
 
 

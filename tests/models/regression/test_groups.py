@@ -10,9 +10,9 @@ import pytest
 import consortia
 from consortia.data.columns import TableFacts
 from consortia.data.tables import read_table
-from consortia.errors import InputError
 from consortia.models.regression.construction import contribution, question_of
 from consortia.models.regression.formula import parse
+from tests.refusals import refused
 
 SITES = ("oslo", "lima", "bern")
 SURGEONS = [f"surgeon {letter}" for letter in "abcdefgh"]
@@ -43,13 +43,13 @@ def test_the_words_of_group_terms() -> None:
         ("site", "plain"),
     ]
     for wrong in ("(1 | a:b)", "(1 | shared(site))", "(1 | site/site)"):
-        with pytest.raises(InputError, match="give one column after the bar"):
+        with refused(argument="formula", match="give one column after the bar"):
             parse(f"y ~ x + {wrong}")
 
 
 def test_one_label_at_two_sites_is_refused_until_it_is_said_what_it_means() -> None:
     tables = operations()
-    with pytest.raises(InputError, match=r"8 of the 8 labels of surgeon are at more than one"):
+    with refused(argument="formula", match=r"8 of the 8 labels of surgeon are at more than one"):
         consortia.regression("y ~ x + (1 | surgeon)", tables)
     own = consortia.regression("y ~ x + (1 | site:surgeon)", tables)
     assert any("surgeon: 24 groups, each site's its own" in note for note in own.notes)
@@ -95,7 +95,7 @@ def test_two_kinds_of_groups_one_of_them_integrated_out() -> None:
     )
     assert crossed.specification.grouping == "site"
     assert len(crossed.model.init["effects_in_sd"]) == 8
-    with pytest.raises(InputError, match="are both integrated out at the sites"):
+    with refused(argument="formula", match="are both integrated out at the sites"):
         consortia.regression("y ~ x + (1 | site:surgeon) + (1 | site:ward)", tables)
 
 

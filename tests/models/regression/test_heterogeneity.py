@@ -14,6 +14,7 @@ from scipy.stats import norm
 import consortia
 from consortia.errors import InputError
 from consortia.models.regression.heterogeneity import Varying, site_effects
+from tests.refusals import refused
 
 RNG = np.random.default_rng(3)
 NAMES = ("oslo", "lima", "bern")
@@ -176,7 +177,7 @@ def test_survival_and_responses_of_new_rows(x64: None) -> None:
 def test_what_cannot_be_predicted_is_refused() -> None:
     one = made("age + arm + (1 | site)")
     raw = draws_of(one, 2)
-    with pytest.raises(InputError, match="'limma': .*lima"):
+    with refused(argument="site", match="'limma': .*lima"):
         one.predict(raw, {"age": [1.0], "arm": ["new"]}, "limma")
     with pytest.raises(InputError, match="the rows to predict: 'arm' is not a column"):
         one.predict(raw, {"age": [1.0]})
@@ -184,7 +185,7 @@ def test_what_cannot_be_predicted_is_refused() -> None:
         one.predict(raw, {"age": [1.0], "arm": ["newest"]})
     with pytest.raises(InputError, match="values are missing in 'age' of 1 rows"):
         one.predict(raw, {"age": [np.nan, 1.0], "arm": ["new", "old"]})
-    with pytest.raises(InputError, match="says nothing about a new one"):
+    with refused(argument="formula"):
         made("age + site").predict(draws_of(made("age + site"), 2), {"age": [1.0]})
     with pytest.raises(InputError, match="by_site: no term of the formula is of sites"):
         made("age").by_site(draws_of(made("age"), 2))

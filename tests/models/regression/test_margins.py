@@ -11,6 +11,7 @@ import pytest
 import consortia
 from consortia.errors import InputError
 from consortia.models.regression.margins import ALL, MarginalEffects
+from tests.refusals import refused
 
 RNG = np.random.default_rng(11)
 ROWS = {"oslo": 5, "lima": 40, "bern": 9}
@@ -317,11 +318,11 @@ def test_what_has_no_marginal_effect_is_refused() -> None:
         one.marginal_effects(raw, columns=["agee"])
     with pytest.raises(InputError, match="'beds' is not a column of a term"):
         one.marginal_effects(raw, columns=["beds"])
-    with pytest.raises(InputError, match="data: site 'limma': .*lima"):
+    with refused(argument="data"):
         one.marginal_effects(raw, {"limma": SITES["lima"]})
     with pytest.raises(InputError, match="site 'lima': 'arm' is not a column"):
         one.marginal_effects(raw, {"lima": {"age": [1.0], "beds": [1.0]}})
-    with pytest.raises(InputError, match="at: family 'bernoulli' has no probabilities of times"):
+    with refused(argument="at"):
         one.marginal_effects(raw, at=[1.0])
     cox = made("age", "Surv(time, died)", "cox")
     with pytest.raises(InputError, match=r"family 'cox' has no mean to change; give at=\[...\]"):

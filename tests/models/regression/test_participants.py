@@ -10,8 +10,8 @@ import pytest
 
 from consortia import regression
 from consortia.data.description import SiteDescription
-from consortia.errors import InputError
 from consortia.study.build import load_study
+from tests.refusals import refused
 
 TIMES = (2.0, 4.0, 6.0, 8.0, 10.0)
 CAUSES = {1: "relapse", 2: "death"}
@@ -126,13 +126,13 @@ def test_a_site_with_few_events_is_not_in_the_curves_and_that_is_said():
 def test_codes_that_are_not_declared_are_refused():
     table = followed(300, 1)
     table["status"][3] = 7
-    with pytest.raises(InputError, match=r"among the codes 1, 2"):
+    with refused(site="oslo", match=r"among the codes 1, 2"):
         of_times({"oslo": table, "lima": followed(300, 2)})
 
 
 def test_times_of_a_family_without_follow_up_are_refused():
     table = followed(60, 1)
-    with pytest.raises(InputError, match="has no follow-up"):
+    with refused(argument="describe.times"):
         regression("age ~ arm", [table, table], describe={"times": [1.0]})
 
 

@@ -14,6 +14,7 @@ import consortia
 from consortia.errors import InputError
 from consortia.models.regression.formula import expression
 from tests.models.regression.modes import mode_and_spread
+from tests.refusals import refused
 
 FORMULA = "I(arm == 'hormone') ~ age*meno + size + grade + log1p(nodes)"
 WIDE = {"coefficients": "normal(0, 1000)", "intercept": "normal(0, 1000)"}
@@ -126,7 +127,7 @@ def test_a_draw_has_the_weights_of_its_coefficients() -> None:
         text = consortia.propensity_weights(run, estimand="ATT", draw=draw)
         found = expression(text).values(outcome("cox", 3, text).tables["s0"], "s0")
         np.testing.assert_allclose(found, wanted, rtol=1e-6)
-    with pytest.raises(InputError, match="draw"):
+    with refused(argument="draw"):
         consortia.propensity_weights(run, draw=len(slopes))
 
 
@@ -146,7 +147,7 @@ def test_treatments_of_two_words_have_no_share() -> None:
     made = consortia.regression("arm ~ age", tables, family="bernoulli", **more)
     method, more = consortia.few_rounds(), {"metadata": made.metadata, "progress": False}
     run = consortia.sample(made.model, made.sites, method, seed=1, **more)
-    with pytest.raises(InputError, match=r"write I\(arm == 'hormone'\) ~ \.\.\."):
+    with refused(argument="stabilise"):
         consortia.propensity_weights(run)
     text = consortia.propensity_weights(run, stabilise=False)
     assert text.startswith("1 + exp((1 - 2*(arm == 'hormone'))*(")
@@ -173,9 +174,9 @@ def test_terms_that_are_no_expression_are_refused(formula: str, message: str) ->
 
 
 def test_a_run_of_another_family_and_other_estimands_are_refused() -> None:
-    with pytest.raises(InputError, match="estimand is 'ATC'"):
+    with refused(argument="estimand"):
         consortia.propensity_weights(treated(3), estimand="ATC")
-    with pytest.raises(InputError, match="trim"):
+    with refused(argument="trim"):
         consortia.propensity_weights(treated(3), trim=0.5)
     made = consortia.regression("age ~ size", sites_of(3))
     method, more = consortia.few_rounds(), {"metadata": made.metadata, "progress": False}

@@ -16,6 +16,7 @@ from consortia.core.target import Target
 from consortia.errors import InputError
 from consortia.surrogates.mode_search import symmetric
 from consortia.surrogates.sandwich import adjustment
+from tests.refusals import refused
 
 WIDE = {"coefficients": "normal(0, 1000)", "intercept": "normal(0, 1000)"}
 
@@ -158,7 +159,7 @@ def test_what_has_no_sandwich_is_refused(formula: str, changed: Any, message: st
 
 def test_other_methods_refuse_weights_of_a_sample() -> None:
     made = consortia.regression("y ~ x", SITES, **FORMULA)
-    with pytest.raises(InputError, match="use few_rounds"):
+    with refused(argument="weights_are", match="use few_rounds"):
         consortia.sample(made.model, made.sites, consortia.federated_hmc(), progress=False)
 
 

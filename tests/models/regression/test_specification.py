@@ -19,6 +19,7 @@ from consortia.errors import InputError
 from consortia.models.regression import smooth
 from consortia.models.regression.agreement import agree
 from consortia.models.regression.construction import contribution, question_of, regression
+from tests.refusals import refused
 
 ROWS, CUTS = 120, (50, 90, 119)
 
@@ -175,7 +176,7 @@ def with_gaps() -> dict[str, pd.DataFrame]:
 
 
 def test_missing_values_are_refused_by_default() -> None:
-    with pytest.raises(InputError, match=r"site 'oslo': values are missing in 'age' 5, 'arm' 1 of"):
+    with refused(site="oslo", match=r"site 'oslo': values are missing in 'age' 5, 'arm' 1 of"):
         regression("died ~ age + arm", with_gaps(), family="bernoulli")
 
 
@@ -200,7 +201,7 @@ def test_an_indicator_marks_what_misses_and_the_mean_of_all_stands_for_it() -> N
 
 def test_a_column_that_misses_at_one_site_altogether_is_filled_or_refused() -> None:
     sites = {**SITES, "bern": SITES["bern"].assign(age=np.nan)}
-    with pytest.raises(InputError, match=r"site 'bern': no row is complete; of 1 rows 1 have no"):
+    with refused(site="bern", match=r"site 'bern': no row is complete; of 1 rows 1 have no"):
         regression("died ~ age", sites, family="bernoulli", missing="complete")
     made = regression("died ~ log(age)", sites, family="bernoulli", missing="indicator")
     np.testing.assert_allclose(
@@ -383,9 +384,7 @@ def test_bad_input_is_refused_with_what_to_do(
 
 def test_sites_that_disagree_are_named() -> None:
     sites = {**SITES, "rome": SITES["rome"].assign(age="old")}
-    with pytest.raises(
-        InputError, match=r"'age' holds numbers at site 'oslo' and strings at site 'r"
-    ):
+    with refused(argument="age"):
         regression("died ~ age", sites, family="bernoulli")
     one = {name: part.assign(arm="new") for name, part in SITES.items()}
     with pytest.raises(InputError, match="arm has the one level 'new' at all sites: leave it out"):
@@ -397,21 +396,19 @@ def test_a_level_of_the_response_that_one_site_writes_differently_is_named() -> 
         name: part.assign(died=np.where(part["died"], "yes", "no")) for name, part in SITES.items()
     }
     sites["lima"] = sites["lima"].assign(died=sites["lima"]["died"].str.title())
-    with pytest.raises(
-        InputError, match=r"and .no. at oslo, rome, bern: \[harmonise.lima.recode.died\]"
-    ):
+    with refused(argument="died"):
         regression("died ~ age", sites, family="bernoulli")
 
 
 def test_numbers_and_dates_that_a_frame_holds_as_texts_are_levels_only_where_c_is_written() -> None:
     texts = {name: part.assign(age=part["age"].astype(str)) for name, part in SITES.items()}
-    with pytest.raises(InputError, match=r"'oslo': the column 'age': its strings are numbers: con"):
+    with refused(site="oslo", match=r"'oslo': the column 'age': its strings are numbers: con"):
         regression("died ~ age", texts, family="bernoulli")
     assert len(regression("died ~ C(age)", texts, family="bernoulli").names) == ROWS - 1
     days = {
         name: part.assign(admitted=part["admitted"].astype(str)) for name, part in SITES.items()
     }
-    with pytest.raises(InputError, match=r"'admitted': its strings are dates: convert them"):
+    with refused(site="oslo", match=r"'admitted': its strings are dates: convert them"):
         regression("died ~ admitted", days, family="bernoulli")
     codes = {name: part.assign(grade=part["grade"].astype(str)) for name, part in SITES.items()}
     assert regression("died ~ grade", codes, family="bernoulli").names == ("grade[2]", "grade[3]")
@@ -419,9 +416,9 @@ def test_numbers_and_dates_that_a_frame_holds_as_texts_are_levels_only_where_c_i
 
 def test_a_column_with_the_name_of_the_sites_name_is_refused_where_it_is_another_thing() -> None:
     tumour = {name: part.assign(site=part["arm"]) for name, part in SITES.items()}
-    with pytest.raises(InputError, match="has a column 'site' of several values, and site in a f"):
+    with refused(site="oslo", match="has a column 'site' of several values, and site in a f"):
         regression("died ~ age + site", tumour, family="bernoulli")
-    with pytest.raises(InputError, match="has a column 'site' of several values"):
+    with refused(site="oslo", match="has a column 'site' of several values"):
         regression("died ~ age + (1 | site)", tumour, family="bernoulli")
     named = {name: part.assign(site=name) for name, part in SITES.items()}
     assert regression("died ~ site", named, family="bernoulli").names[0] == "site[lima]"
@@ -429,9 +426,9 @@ def test_a_column_with_the_name_of_the_sites_name_is_refused_where_it_is_another
 
 
 def test_one_table_of_all_sites_is_told_how_to_be_taken_apart() -> None:
-    with pytest.raises(InputError, match=r"dict\(list\(table\.groupby\('COLUMN'\)\)\)"):
+    with refused(argument="sites", match=r"dict\(list\(table\.groupby\('COLUMN'\)\)\)"):
         regression("died ~ age", ALL, family="bernoulli")
-    with pytest.raises(InputError, match="sites is a str: give a dict of names to tables, or a l"):
+    with refused(argument="sites", match="sites is a str: give a dict of names to tables, or a l"):
         regression("died ~ age", "oslo.csv", family="bernoulli")
 
 

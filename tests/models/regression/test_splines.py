@@ -8,6 +8,7 @@ import pytest
 
 import consortia
 from consortia.errors import InputError
+from tests.refusals import refused
 
 AT = np.array([20.0, 33.5, 50.0, 71.0, 80.0])
 NATURAL = """
@@ -111,5 +112,5 @@ def test_an_effect_at_the_boundary_is_the_slope_there() -> None:
     step = 1e-2 * np.array([1, 1, 1, -1, -1])
     wanted = np.mean((mean(x + step) - mean(x)) / step)
     np.testing.assert_allclose(found.draws[0], wanted, rtol=2e-3)
-    with pytest.raises(InputError, match="outside its boundary in 1 of 5 rows"):
+    with refused(argument="x"):
         made.marginal_effects(draws, data={"s": {"x": x + np.array([0, 0, 0, 0, 1.0])}})

@@ -511,12 +511,12 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     arrays = {"reference": start, "starts": np.stack(starts), "share": np.array(1 / sites)}
     answer = yield server.query("local_fits", arrays, "local fits")
     server.disagreement = local_fits.disagreement(answer, server.known.sizes)
-    found = local_fits.guesses(answer, start, scale, wide, eps, sites)
-    server.records[-1]["apart"] = float(f"{found.parted:.3g}")
+    guesses = local_fits.guesses(answer, start, scale, wide, eps, sites)
+    server.records[-1]["apart"] = float(f"{guesses.parted:.3g}")
     if server.groups is None:
-        return found
+        return guesses
     target = server.known.target
-    return with_spreads(found, answer["spread"], target, start, sites, server.groups)
+    return with_spreads(guesses, answer["spread"], target, start, sites, server.groups)
 
 
 def _exploration(
@@ -534,8 +534,8 @@ def _exploration(
     wide = few if server.dimension <= FEW_PARAMETERS else NARROW
     guesses = list(zip(centres, covariances, strict=True))
     parts = [
-        (share if place < (sure or len(guesses)) else DOUBTED * share, at, factor * scale)
-        for place, (at, scale) in enumerate(guesses)
+        (share if rank < (sure or len(guesses)) else DOUBTED * share, at, factor * scale)
+        for rank, (at, scale) in enumerate(guesses)
         for share, factor in wide
     ]
     if server.over_prior:
@@ -584,8 +584,8 @@ def _with_parabolas(server: Server, lines: list[Line]) -> list[Line]:
     """Return the straight lines, and the parabolas that there is room for and weighted points."""
     lines, d = [line for line in lines if not line.bent], server.dimension
     if d <= FEW_PARAMETERS and (weighted := server.memory.weighted()).effective >= FEW * d:
-        own, room = normalised(weighted.log_weights), server.rays - len(lines)
-        lines += parabolas_through(weighted.points, own, server.memory.best, room)
+        probabilities, room = normalised(weighted.log_weights), server.rays - len(lines)
+        lines += parabolas_through(weighted.points, probabilities, server.memory.best, room)
     return lines
 
 
@@ -609,7 +609,7 @@ def _drawn(
     """
     exploring = looks is not None
     envelope = Mixture(
-        *(np.asarray(one, float) for one in in_width(proposal.envelope._asdict()).values())
+        *(np.asarray(part, float) for part in in_width(proposal.envelope._asdict()).values())
     )
     proposal = proposal._replace(envelope=envelope)
     centre = server.centre if exploring else server.memory.best
@@ -677,7 +677,7 @@ def _evaluate(
     if server.private and len(repeated := repeated[np.isfinite(repeated)]) > 2:
         ray_heights[-1], server.noise = repeated.mean(), float(repeated.std(ddof=1))
     profiles = [profile_of(*pair) for pair in along_lines([*sent.lines, *sent.looks], ray_heights)]
-    straight = [one for one in profiles if one.line.steps[0] < 0 and not one.line.bent]
+    straight = [each for each in profiles if each.line.steps[0] < 0 and not each.line.bent]
     if sent.exploring and sent.looks:
         above = float(heights.max() - ray_heights[-1]) if np.isfinite(ray_heights[-1]) else 0.0
         rises = several_modes.rises(profiles, sent.centre)
@@ -731,7 +731,7 @@ def _judged(
         return Judged(chains, 0.0, -math.inf, 1.0, [], math.inf, 1.0)
     log_mean = float(special.logsumexp(weights) - math.log(len(weights) / sent.share))
     ratios = [v - log_mean for _, v in along_lines([*sent.lines, *sent.looks], ratio)]
-    share, own, judging = effective_share(weights), normalised(weights), len(sent.lines)
+    share, probabilities, judging = effective_share(weights), normalised(weights), len(sent.lines)
     missed, ways = not_covered(profiles[:judging], ratios[:judging], server.noise)
     to_rises = list(zip(profiles[judging:], ratios[judging:], strict=True))
     server.rises = several_modes.not_uphill(server.rises, to_rises)
@@ -741,15 +741,15 @@ def _judged(
             missed, ways = max(missed, beyond), [*ways, (points[0] - server.memory.best) / 2]
             places = [*server.rises, *points]
             server.suspect(several_modes.spread_out(places, server.modes, server.scale.sd))
-    inside = own > 0  # where log π is finite
+    inside = probabilities > 0  # where log π is finite
     judged = Judged(
         chains,
         share,
         log_mean,
         missed,
         ways,
-        float(server.memory.heights.max() - own[inside] @ heights[inside]),
-        float(own.max()),
+        float(server.memory.heights.max() - probabilities[inside] @ heights[inside]),
+        float(probabilities.max()),
         mass_error=sent.proposal.mass_error,
         withheld=float(1 - inside.mean()) if server.private else 0.0,
     )
@@ -799,10 +799,10 @@ def _walk(server: Server) -> Conversing:
         return _failed(server, "no point of a positive density was found")
     if not server.exact:
         return _failed(server, f"in {server.messages} messages no proposals came near enough")
-    own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
-    mean, covariance = mixture.moments(weighted.points, own)
+    tempered = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
+    mean, covariance = mixture.moments(weighted.points, tempered)
     root = mixture.cholesky_root(covariance)
-    places = resampled(weighted.points, own, _walkers(server), server.rng)
+    places = resampled(weighted.points, tempered, _walkers(server), server.rng)
     most = MOST_WALKED, MOST_ROUGH - server.messages
     return (yield from _chains(server, places, mean, root, most))
 
@@ -1008,8 +1008,8 @@ def _failed(server: Server, obstacle: str) -> Outcome:
     report: dict[str, Any] = {"rounds_used": server.records}
     weighted = server.memory.weighted() if server.memory.drawn else None
     if weighted is not None and len(weighted.points):
-        own = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
-        mean, covariance = mixture.moments(weighted.points, own)
+        tempered = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
+        mean, covariance = mixture.moments(weighted.points, tempered)
         report["fitted_mean"] = mean.tolist()
         report["fitted_variance"] = np.diag(covariance).tolist()
     return Outcome("no draws", report, failure=failure)

@@ -43,8 +43,8 @@ def with_rule(
         except StopIteration as end:
             return end.value
         if isinstance(item, Query):
-            if item.function == "slopes" and nodes < rules.own:  # chains are long, and go elsewhere
-                nodes, report = rules.own, None
+            if item.function == "slopes" and nodes < rules.default:  # chains are long, go elsewhere
+                nodes, report = rules.default, None
             answer = yield _with_nodes(item, nodes, rules)
             while "errors" in answer:
                 around, used = item.arrays["measured"], nodes
@@ -87,7 +87,7 @@ def points_to_measure(known: Known, points: Float[np.ndarray, "m d"]) -> Float[n
 
 def _with_nodes(query: Query, nodes: int, rules: Integration) -> Query:
     """Return a query that names a rule, if it is not the model's own."""
-    if nodes == rules.own:
+    if nodes == rules.default:
         return query
     rule, completed = np.zeros(nodes, np.int8), query.completed
     if completed is not None:

@@ -129,7 +129,7 @@ def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
     """Return the distances of rules from the one that they are compared with, (points, rules)."""
     rules, (rows, mask) = target.model.integration, site.all()
     assert rules is not None
-    errors_of = rules.with_nodes(rules.measured(len(given.get("rule", range(rules.own)))))
+    errors_of = rules.with_nodes(rules.measured(len(given.get("rule", range(rules.default)))))
 
     def at(position: Array) -> Array:
         return errors_of(target.unravel(position), rows, mask)
@@ -166,7 +166,7 @@ def _host_log_densities(target: Target, given: Arrays, site: HostSite) -> Arrays
     if "measured" in given:
         rules = target.model.integration
         assert rules is not None
-        compared = rules.measured(rules.own if nodes is None else nodes)
+        compared = rules.measured(rules.default if nodes is None else nodes)
         errors["errors"] = site.errors(given["measured"], compared)
     places = np.concatenate([given["reference"][None], given["points"]])
     base, *there = site.potentials(places, nodes)
@@ -220,7 +220,7 @@ def _shapes_of_log_densities(target: Target, given: Arrays) -> Mapping[str, tupl
     if "measured" in given:
         rules = target.model.integration
         assert rules is not None
-        compared = rules.measured(_nodes(target, given) or rules.own)
+        compared = rules.measured(_nodes(target, given) or rules.default)
         shapes["errors"] = (len(given["measured"]), len(compared))
     return shapes
 
@@ -282,7 +282,7 @@ def _of_log_densities(
         return (of_rows,)
     integration = target.model.integration
     assert integration is not None
-    compared = integration.measured(*(rules or (integration.own,)))
+    compared = integration.measured(*(rules or (integration.default,)))
     apart = {0: errors["errors"]}
     return of_rows, Revealed(arrays["measured"], (0,), errors=apart, rules=compared)
 

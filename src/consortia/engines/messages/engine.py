@@ -77,8 +77,8 @@ class MessageEngine(Engine):
         arguments.one_of("on_missing", on_missing, ON_MISSING)
         if (minimum_sites is None) != (on_missing == "stop"):
             raise InputError(
-                "minimum_sites goes with on_missing='continue', and that with it: a run that "
-                "continues without a site samples another density: say with how many sites it may."
+                "minimum_sites and on_missing='continue' need each other: a run that continues "
+                "without a site samples another density, so state the smallest number of sites."
             )
         self.minimum_sites = None
         if minimum_sites is not None:

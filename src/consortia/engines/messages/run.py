@@ -150,8 +150,8 @@ class MessageRun(Remote, Run):
         """Return the carry of a state; the sites have theirs."""
         if RUN not in state:
             raise StoreError(
-                "the checkpoint was not made over Flower: the states of its sites are nowhere but "
-                "in it. Continue with the engine that it was made with."
+                "the checkpoint was not made over Flower: it alone holds the states of the sites. "
+                "Continue with the engine that made it."
             )
         self._channel.run = state[RUN].tobytes().decode("ascii")
         if ANSWERED in state:  # not in checkpoints of older versions

@@ -142,7 +142,7 @@ def _after(study: Study, part: Study) -> str:
 def _data(study: Study) -> str:
     data, question = study.data, study.model.question
     if data.files is None:
-        return f"the published data set {data.dataset}, which one machine deals out."
+        return f"the published data set {data.dataset}, which one machine divides among sites."
     if question is not None:
         other = None if study.compare is None else study.compare.question
         wanted = question.described

@@ -127,7 +127,7 @@ class Policy(BaseModel):
         None,
         ge=1,
         description="fewest rows that a gradient may be computed from. Which rows they are only "
-        "the site knows; with a batch of 1 a message can tell a row all the same",
+        "the site knows; a message about a batch of 1 can still reveal a row",
     )
     maximum_parameters_per_row: float | None = Field(
         None,

@@ -81,8 +81,8 @@ def check_study(study: Study, carrier: str = "letters") -> None:
     odd = [name for name in names_of(study.data.files) if not is_site_name(name)]
     if odd:
         raise InputError(
-            f"{carrier}: a site cannot be named {odd[0]!r}, which no folder can be named "
-            "everywhere: rename its file."
+            f"{carrier}: a site cannot be named {odd[0]!r}, which some systems do not accept "
+            "as a folder's name: rename its file."
         )
 
 
@@ -153,14 +153,14 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
             raise InputError(
                 f"{path}: [{SUMS}]: the key of {name!r} is not one that this site has made for "
                 "this study: it is of another study, or was changed. Let the site make it with "
-                "`consortia site key --study`, or leave the table out: that takes a letter more."
+                "`consortia site key --study`, or leave the table out: that takes one more letter."
             )
         prepared[name] = plain_key(key)
     missing = [name for name in names if name not in prepared]
     if lines and missing:
         warn(
-            f"{path}: [{SUMS}] has no key of {', '.join(missing)}: the study takes a letter more, "
-            "in which all sites give theirs."
+            f"{path}: [{SUMS}] has no key of {', '.join(missing)}: the study takes one more "
+            "letter, in which all sites give theirs."
         )
     return {} if missing else prepared
 
@@ -186,7 +186,7 @@ class Coordinator:
         self.study = load_study(folder / STUDY)
         if terms_of(self.study).study != self._state["study"]:
             raise StoreError(
-                f"{folder / STUDY} is another study than the letters are about: put the file back, "
+                f"{folder / STUDY} is not the study of the letters: put the file back, "
                 "or open the study again."
             )
 

@@ -115,7 +115,7 @@ def rehearsed(
     loaded = load_study(path)
     if loaded.data.files is None:
         raise InputError(
-            "the study deals out a data set that one machine has: nothing to rehearse."
+            "the study divides one data set among sites, so no site has a file of its own."
         )
     names = names_of(loaded.data.files)
     name = site_of_file(names, file, site)

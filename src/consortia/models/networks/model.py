@@ -159,7 +159,7 @@ def _check_rows(network: Network, x: np.ndarray) -> tuple[int, ...]:
     if not gap <= TOLERANCE * (np.abs(singles).max(initial=0.0) + 1e-6):
         raise InputError(
             f"{network.source}: what the network returns for a row depends on the other rows "
-            f"(by {gap:.3g}), as with batch normalisation: such a model has no likelihood a row. "
+            f"(by {gap:.3g}), as with batch normalisation: single rows then have no likelihood. "
             "Normalise within a row, by LayerNorm or GroupNorm."
         )
     return whole.shape[1:]

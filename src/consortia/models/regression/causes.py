@@ -61,7 +61,7 @@ def cumulative_incidence(
     grid = np.unique(np.concatenate([*times, wanted]))
     chains, counts = zip(*(chains_of(tree) for tree in trees), strict=True)
     if len(set(chains)) > 1:
-        raise wrong("causes", f": the runs have {chains} chains: run all with as many.")
+        raise wrong("causes", f": the runs have {chains} chains: run all with the same number.")
     shown, parts = np.searchsorted(grid, wanted), []
     curves = [made._hazard_curves(rows, grid) for made, rows in zip(models, given, strict=True)]
     for hazards in zip(*curves, strict=True):

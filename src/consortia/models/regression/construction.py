@@ -30,7 +30,7 @@ from consortia.errors import InputError, wrong
 from consortia.models.regression.agreement import Answers, agree, readings_of
 from consortia.models.regression.density import Density
 from consortia.models.regression.design import group_names, site_rows, template
-from consortia.models.regression.earlier import earlier_of, flat_labels
+from consortia.models.regression.earlier import earlier_of, fitted_run, flat_labels
 from consortia.models.regression.evaluation import model_of
 from consortia.models.regression.families import ALIASES, FAMILIES
 from consortia.models.regression.formula import SITE, Factor, expression, parse
@@ -201,13 +201,7 @@ def _earlier(given: Any, formula: str, family: str) -> Registration | None:
     if given or run is None:
         raise wrong("prior_from", f": give run, weight and robust, not {sorted(given)}.")
     arguments.positive("prior_from.weight", weight)
-    tree = run
-    if isinstance(run, (str, Path)):
-        from consortia.store.runs import open_run  # it reads Zarr
-
-        tree = open_run(run)
-    settings = recorded(tree, "settings") or {}
-    settings = settings.get("regression", settings)
+    tree, settings = fitted_run(run)
     then = settings.get("formula"), settings.get("family")
     if then != (formula, family) or "agreed" not in settings:
         raise InputError(
@@ -327,10 +321,10 @@ def _check_parts(formula: str, family: str, question: Question) -> None:
                 f"{unknown(name, question.columns)}."
             ).at("levels")
     if len({(g.by, g.kind) for g in parsed.groups}) > len({g.by for g in parsed.groups}):
-        raise wrong("formula", f" {formula!r}: the groups of a column are of one kind.")
+        raise wrong("formula", f" {formula!r}: one column is in two kinds of group terms.")
     if parsed.strata and of.of_site is None:
         raise InputError(
-            f"formula {formula!r}: strata(...) is for family 'cox', which has a baseline of each."
+            f"formula {formula!r}: strata(...) needs family 'cox', with a baseline of each."
         ).at("formula")
     if parsed.entry is not None and question.imputes:
         raise InputError(
@@ -374,8 +368,8 @@ def _check_integrated(family: str, question: Question) -> None:
     parsed, of = question.parsed, question.family
     if of.of_site and any(group.by == SITE and "" in group.inside for group in parsed.groups):
         raise InputError(
-            f"formula: (1 | {SITE}): family {family!r} has a baseline of each site, in which "
-            f"its level is: leave it out, or write (0 + x | {SITE}) for a slope of each site. A "
+            f"formula: (1 | {SITE}): family {family!r} has a baseline of each site, with "
+            f"its level: leave it out, or write (0 + x | {SITE}) for a slope of each site. A "
             "frailty of sites goes with family 'piecewise_exponential' or 'weibull'."
         ).at("formula")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if question.stays(group)}
@@ -635,7 +629,7 @@ def _descriptions(sent: Sent, kept: Mapping[str, Table]) -> dict[str, SiteDescri
         for name, description in every.items():
             counts = description.followup
             if counts is not None and not counts.fits(len(wanted.times), len(wanted.kinds)):
-                raise InputError(f"site {name!r}: it counts at other times.").at(site=name)
+                raise InputError(f"site {name!r} counts at other times.").at(site=name)
         return every
     if len(read) < len(names):
         return {}

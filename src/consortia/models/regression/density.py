@@ -28,6 +28,7 @@ from consortia.models._integrated import GroupDensity, log_integrals
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
 from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.families import CUMULATIVE, Family
+from consortia.models.regression.formula import SITE
 from consortia.models.regression.priors import Prior, read_prior
 from consortia.models.regression.profiles import SiteProfile
 from consortia.models.regression.question import EVENT, EXPOSURE, OFFSET, RESPONSE, TIME
@@ -431,6 +432,24 @@ class Density:
         """Index of the block of each column of the blocks."""
         sizes = [len(block.columns) for block in self.specification.blocks]
         return np.repeat(np.arange(len(sizes)), sizes)
+
+    @property
+    def between_sites(self) -> list[list[Any]]:
+        """Indices that read the effects that differ between sites out of draws, without the study.
+
+        Of each: the term, the index of the common coefficient (None of a level), that of the
+        standard deviation, and those of the sites' effects. Empty where the draws alone do not have
+        them: correlated, integrated out, or of several classes.
+        """
+        spec = self.specification
+        if self.lead or spec.bundles or spec.grouping == SITE:
+            return []
+        slopes = {name: index for index, name in enumerate(spec.names)}
+        return [
+            [block.term, slopes.get(block.term), i, np.flatnonzero(self.block_of == i).tolist()]
+            for i, block in enumerate(spec.blocks)
+            if block.by == SITE
+        ]
 
     # --- densities ---
 

@@ -12,6 +12,7 @@ Source: Ibrahim, Chen (2000); Schmidli et al., "Robust meta-analytic-predictive 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,6 +153,16 @@ class Earlier:
             "centres": self.centres.tolist(),
             "covariances": [covariance[lower].tolist() for covariance in self.covariances],
         }
+
+
+def fitted_run(run: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return a result, read if its directory is given, and its formula's settings."""
+    if isinstance(run, (str, os.PathLike)):
+        from consortia.store.runs import open_run  # it reads Zarr
+
+        run = open_run(run)
+    settings = recorded(run, "settings") or {}
+    return run, settings.get("regression", settings)
 
 
 def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) -> Earlier:

@@ -211,7 +211,7 @@ class Regression:
                 axes[name] = [*lead, last and [scale + label for label in last]]
         changes = spec.question.harmonise.items()
         changed = [line for site, made in changes for line in made.sentences(site)]
-        settings = {
+        settings: dict[str, Any] = {
             "formula": spec.question.parsed.text,
             "family": self.family.name,
             "columns": list(self.names),
@@ -223,13 +223,14 @@ class Regression:
         settings["agreed"] = Registration.of(spec).plain()
         settings["levels"] = {name: list(level_names) for name, level_names in spec.levels.items()}
         settings["beside"] = {name: factor.text for name, factor in question.extra.items()}
-        optional = {
+        optional: dict[str, Any] = {
             "keep": question.keep and question.keep.text,
             "persons": question.persons,
             "weights_are": question.weights_are if question.samples else None,
             "cluster": question.parsed.cluster,
             "ties": question.ties if question.ties != "efron" else None,
             "event": spec.event,
+            "between": self.density.between_sites,
             "participants": self._participants() if self.descriptions else None,
             "readings": [*changed, *map(str, self.readings)],
             "doubts": [str(reading) for reading in self.readings if reading.confirm],
@@ -614,7 +615,7 @@ class Regression:
         """
         if not isinstance(self.sites, Sites):
             raise InputError(
-                "at: values are imputed: look at one, imputation(0).predict(...), with the draws "
+                "at: values are imputed: ask one, imputation(0).predict(...), with the draws "
                 "given its rows."
             ).at("at")
         if site not in self.tables:
@@ -637,7 +638,7 @@ class Regression:
             return site_baseline(self.density, params, self._site_rows(site), times, rng)
         if len(sites) < 2:
             raise InputError(
-                "site: there is only one: name it. A run of several sites with weibull or "
+                "site: name the only site of this run. A run of several sites with weibull or "
                 f"piecewise_exponential and (1 | {SITE}) has a new site's hazard."
             ).at("site")
         every = [self._site_rows(name) for name in sites]
@@ -867,7 +868,7 @@ class Regression:
         """
         spec = self.specification
         if not spec.staying:
-            raise InputError("levels_of: give regression(..., integrate=True) a (1 | site).")
+            raise InputError("levels_of: the formula integrates no level out at the sites.")
         import xarray  # heavy, and only wanted here
 
         values = self._levels(self._flat(tree), site, seed)
@@ -945,7 +946,7 @@ class Regression:
         """
         if not isinstance(self.sites, Sites):
             raise InputError(
-                "predictive_check: values are imputed: look at one, imputation(0).predictive_check("
+                "predictive_check: values are imputed: ask one, imputation(0).predictive_check("
                 "tree), with the draws given its rows."
             )
         spec, family = self.specification, self.family.base

@@ -102,7 +102,7 @@ def persons_of(question: Question, table: Table, rows: np.ndarray, where: str) -
         if missing := int(column.missing[rows].sum()):
             raise InputError(
                 f"{where}: persons {question.persons!r}: {missing} analysed rows have no value: "
-                "every interval needs the person whose it is."
+                "every interval needs its person."
             )
         return Persons(None, np.unique(as_levels(column), return_inverse=True)[1])
     if "weights" not in question.extra or question.samples:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,9 @@ from consortia.core import arguments
 from consortia.core.parameters import POSTERIOR, has_natural
 from consortia.errors import InputError
 from consortia.models.regression.coding import columns_of
+from consortia.models.regression.earlier import fitted_run
 from consortia.models.regression.formula import Factor, parse
 from consortia.models.regression.question import RESPONSE
-from consortia.store.metadata import recorded
 
 ESTIMANDS = ("ATE", "ATT", "overlap")
 """Populations of which the effect is estimated: all patients, the treated, and those who might
@@ -81,13 +80,7 @@ def propensity_weights(
     arguments.flag("stabilise", stabilise)
     if trim:
         arguments.positive("trim", trim, below=0.5)
-    tree = run
-    if isinstance(run, (str, Path)):
-        from consortia.store.runs import open_run  # it reads Zarr
-
-        tree = open_run(run)
-    settings = recorded(tree, "settings") or {}
-    settings = settings.get("regression", settings)
+    tree, settings = fitted_run(run)
     if settings.get("family") != "bernoulli" or "agreed" not in settings:
         raise InputError(
             "propensity_weights: expected a run of a formula with family 'bernoulli': sample "

@@ -262,8 +262,8 @@ class Registration:
         for name in kept:
             if kept[name].missing.any() and name not in self.fills and self._marked(question, name):
                 faults.add(
-                    f"site {site!r}: values of {name} miss, for which the study registers nothing: "
-                    f"it has to be registered again with registered.fills.{key(name)}, or {GAP!r} "
+                    f"site {site!r}: values of {name} are missing, and the study registers nothing "
+                    f"for them: register it again with registered.fills.{key(name)}, or {GAP!r} "
                     "among the levels."
                 )
         faults.check()
