@@ -49,7 +49,7 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4636,
+        4665,
     ),
     Feature(
         "formulas",
@@ -61,7 +61,7 @@ FEATURES = (
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
         9058,
     ),
-    Feature("run and store", ("run", "store"), 4883),
+    Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3566),
     Feature("theory", ("theory",), 4231),
 )
