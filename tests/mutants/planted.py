@@ -187,6 +187,13 @@ MUTANTS = (
         "places.append(draws[ranks].mean(axis=0) * 2)",
         "run/test_quadrature.py::test_a_rule_is_measured_where_draws_are",
     ),
+    Mutant(  # rays reach to where sums have no digits
+        "surrogates/proposals/rays.py",
+        "prior.reach(side, PRIOR_DROP) /",
+        "prior.reach(side, 1e9) /",
+        "surrogates/test_ray_bounds.py::"
+        "test_first_rays_end_with_the_prior_and_half_lines_have_no_points_beyond",
+    ),
     Mutant(  # lines end before the prior does
         "surrogates/several_modes.py",
         "WIDEST = 2.5",

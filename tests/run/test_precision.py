@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.special import gammaln
 
+import consortia
 from consortia.core.start import starting_parameters
 from consortia.errors import WarmupError
 from consortia.models.regression.construction import regression
@@ -44,6 +51,47 @@ def test_32_bits_are_named_where_they_are_the_reason(y, family, said):
 )
 def test_another_reason_stays_as_it_is(y, family):
     assert explained(y, family) == "few_rounds: no family was reached. Give a proper prior."
+
+
+def differing(size: float, *, prior: bool = True) -> str:
+    """Explain a failure where gammaln(y + k) - gammaln(k) is rounded, log k = size."""
+
+    def log_likelihood(p, rows):
+        k = jnp.exp(p["size"])
+        return gammaln(rows["y"] + k) - gammaln(k) - rows["y"] * p["mean"]
+
+    def log_prior(p):
+        return -((p["mean"] / 2) ** 2) - (float(prior) * (p["size"] / 4) ** 2)
+
+    start = {"mean": jnp.asarray(1.0), "size": jnp.asarray(size)}
+    model = consortia.Model(log_prior, log_likelihood, start)
+    sites = consortia.Sites.from_list([{"y": RNG.poisson(4.0, 60).astype(float)}])
+    error = WarmupError("few_rounds: no family was reached. Give a proper prior.")
+    explain_precision(error, model, sites, start)
+    return str(error)
+
+
+def test_parameters_without_a_prior_are_named_beside_rounding():
+    """They were not: with 64 bits the posterior had no end as before."""
+    assert "And give size a proper prior" in differing(17.0, prior=False)
+    assert differing(17.0).endswith("(of gammaln as betaln).")
+    assert differing(1.0).endswith("Give a proper prior.")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_64_bits_are_the_remedy_of_rounded_counts(seed):
+    """A ray of the exploration ended at a false peak, 17 standard deviations of the prior away."""
+    code = (
+        "import sys; from statistical.unseen import CASES, wrong; import consortia\n"
+        "case = CASES['counts without overdispersion']()\n"
+        "tree = case.run(int(sys.argv[1]))\n"
+        "print(consortia.summary(tree).verdict.word, wrong(case, case.law(), tree))"
+    )
+    env = {**os.environ, "JAX_ENABLE_X64": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = [sys.executable, "-W", "ignore", "-c", code, seed]
+    made = subprocess.run(run, env=env, capture_output=True, text=True, check=True).stdout
+    assert made.strip() == "good []"
 
 
 def test_with_64_bits_there_is_nothing_to_explain():

@@ -10,7 +10,9 @@ from scipy import stats
 
 from consortia.algorithms.few_rounds.limits import FIRST_REACH
 from consortia.core.prior import PriorScale
+from consortia.surrogates import several_modes
 from consortia.surrogates.proposals.rays import (
+    FAR,
     MOST_MISSED,
     MOST_MISSED_BENT,
     STEPS,
@@ -24,6 +26,7 @@ from consortia.surrogates.proposals.rays import (
     parabolas_through,
     points_of,
     profile_of,
+    to_prior_end,
     within,
 )
 
@@ -207,3 +210,30 @@ def test_a_heavy_combination_of_parameters_has_a_line_that_shows_it(scale: float
     normal = outward_lines(rng.standard_normal((size, 3)), np.full(size, 1 / size), np.zeros(3))
     pairs = along_lines(normal, -(points_of(normal, np.zeros(3)) ** 2).sum(axis=1) / 2)
     assert not any(profile_of(*pair).heavy for pair in pairs)
+
+
+def test_first_rays_end_with_the_prior_and_half_lines_have_no_points_beyond() -> None:
+    """At 17 standard deviations 64 bits rounded gammaln(y + k) - gammaln(k) to a peak of 1,000."""
+    centre = np.array([1.0, 0.0])
+    through = [Line(axis, np.concatenate([-STEPS[::-1], STEPS])) for axis in np.eye(2)]
+    lines = [*through, *far_lines(PriorScale(np.zeros(2), np.ones(2)))]
+    points = points_of(lines, centre)
+    log_prior = -(points[:, 0] ** 2) / 2 - np.log1p(points[:, 1] ** 2)  # normal and Cauchy
+    normal, cauchy, *far = to_prior_end(lines, centre, log_prior)
+    ends = normal.steps[[0, -1]] + 1
+    # between the places of a ray a parabola is taken for a line
+    np.testing.assert_allclose(ends, [-np.sqrt(201), np.sqrt(201)], rtol=0.04)
+    assert len(normal.steps) == 2 * len(STEPS)
+    np.testing.assert_array_equal(cauchy.steps, through[1].steps)
+    assert [len(line.steps) for line in far] == [0, 0, len(FAR), len(FAR)]
+    flat = to_prior_end(lines, centre, np.zeros(len(points)))
+    for line, before in zip(flat, lines, strict=True):
+        np.testing.assert_array_equal(line.steps, before.steps)
+
+
+def test_an_empty_half_line_says_nothing_of_a_tail() -> None:
+    half = Line(np.ones(1), FAR[:0])
+    profile = profile_of(*along_lines([half], np.array([-3.0]))[0])
+    assert profile.far_share(np.ones(1), 0.0) == 0
+    assert not profile.heavy
+    assert several_modes.rises([profile], np.zeros(1)) == []

@@ -12,6 +12,7 @@ from consortia.core import arguments as checks
 from consortia.core import density, fingerprints, trees
 from consortia.core.contract import Method, SurrogateBased
 from consortia.core.model import Model
+from consortia.core.parameters import coordinate_names, structure_of, variables
 from consortia.core.queries import Conversation
 from consortia.core.target import Target, parameters_of
 from consortia.data.sites import Sites
@@ -231,17 +232,33 @@ def explain_precision(error: WarmupError, model: Model, sites: Sites, params: Py
     """Add to an error that 32 bits are too few, where that is its reason."""
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         return
+    moved = _rounding(model, sites, params)
+    if not moved > RESOLVED:
+        return
     reason = next(iter(precision_notes(sites)), None)
-    moved = 0.0 if reason is not None else _rounding(model, sites, params)
-    if moved > RESOLVED:
+    if reason is None:
         reason = (
             f"32 bits round the log-density by about {moved:.2g}, and a Metropolis test needs "
             "tenths of it: set JAX_ENABLE_X64=1 before the start, use a larger unit of the "
             "response, or write a difference of large terms as one (of gammaln as betaln)."
         )
-    if reason is not None:
-        what = str(error).partition(". ")[0].rstrip(".")  # its advice is of another reason
-        error.args = (f"{what}. The reason: {reason}",)
+    if flat := _without_prior(model, params):  # its draws may have no end, whatever the bits
+        reason += f" And give {', '.join(flat)} a proper prior, if 64 bits are not enough."
+    what = str(error).partition(". ")[0].rstrip(".")  # its advice is of another reason
+    error.args = (f"{what}. The reason: {reason}",)
+
+
+def _without_prior(model: Model, params: PyTree) -> list[str]:
+    """Name the parameters that the log-prior does not change, at two places."""
+    structure = variables(structure_of(params))
+    names = [name for each in structure for name in coordinate_names(each.name, each.shape)]
+    if model.log_prior is None:
+        return names
+    moved = np.zeros(len(names), bool)
+    for place in (params, jax.tree.map(lambda leaf: leaf + 1, params)):
+        slopes = jax.tree.leaves(jax.grad(model.log_prior)(place))
+        moved |= np.concatenate([np.ravel(slope) for slope in slopes]) != 0
+    return [name for name, known in zip(names, moved, strict=True) if not known]
 
 
 def _rounding(model: Model, sites: Sites, params: PyTree) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 
 from consortia.core import start
 from consortia.core.contract import Plan
+from consortia.core.host import MOST_ROWS
 from consortia.core.queries import Batch, Conversation, Known, Outcome, Query, in_width
 from consortia.core.target import Target, in_jax_width
 from consortia.core.words import size
@@ -328,7 +329,8 @@ class ConversationRun:
             # where its points are: rounding may be coarser there than at the start
             mean = jnp.asarray(outcome.report.get("fitted_mean", known.start), known.target.dtype)
             params = known.target.unravel(mean)
-            checks.explain_precision(refused, task.model, task.sites, params)
+            if task.model.host is None or np.max(known.sizes) > MOST_ROWS:  # else NumPy has doubles
+                checks.explain_precision(refused, task.model, task.sites, params)
             refused.tree = tree
             raise refused
         for fault in outcome.faults:

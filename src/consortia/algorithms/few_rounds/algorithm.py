@@ -66,6 +66,7 @@ from consortia.surrogates.proposals.rays import (
     parabolas_through,
     points_of,
     profile_of,
+    to_prior_end,
     within,
 )
 from consortia.surrogates.proposals.regression import MOST_QUADRATIC
@@ -546,9 +547,14 @@ def _exploration(
     if server.private and server.known.target.model.host is not None:
         lines = [line.up_to(FIRST_REACH) for line in lines]
     server.centre, looks = centres[0], list[Line]()
+    if server.known.target.model.host is None:  # formulas are evaluated in double precision
+        straight = len(lines)
+        lines += far_lines(server.scale) if server.swept and not server.modes else []
+        log_prior = server.known.target.log_priors(points_of(lines, server.centre))
+        lines = to_prior_end(lines, server.centre, log_prior)
+        lines, looks = lines[:straight], lines[straight:]
     if server.swept and not server.modes:
-        looks = several_modes.lines_to_prior(server.centre, server.scale, server.rng)
-        looks += far_lines(server.scale)
+        looks = several_modes.lines_to_prior(server.centre, server.scale, server.rng) + looks
     return _drawn(server, Proposal(envelope, None, server.coordinates), lines, looks)
 
 
@@ -801,6 +807,8 @@ def _walk(server: Server) -> Conversing:
         return _failed(server, f"in {server.messages} messages no proposals came near enough")
     tempered = mixture.tempered(weighted.log_weights, mixture.TEMPERED * server.dimension)
     mean, covariance = mixture.moments(weighted.points, tempered)
+    if not (np.isfinite(covariance).all() and np.diag(covariance).min() > 0):
+        return _failed(server, "the points of a positive density lie at one place, or too far out")
     root = mixture.cholesky_root(covariance)
     places = resampled(weighted.points, tempered, _walkers(server), server.rng)
     most = MOST_WALKED, MOST_ROUGH - server.messages
@@ -982,10 +990,11 @@ def _outcome(
 
 
 OF_CHAINS = (
-    "Give every parameter a proper prior, use federated_hmc(target_acceptance=0.95) for some "
-    "hundreds of rounds, write scales of hierarchical models on the scale on which their data "
-    "inform them (centred where there are many, non-centred where few), or integrate a site's own "
-    "parameters out (integrate=True of a formula: a level and at most two slopes)."
+    "Give every parameter a proper prior; in a formula leave correlations of slopes by site out, "
+    "(1 + x || site), or integrate a site's own parameters out (integrate=True: a level and at "
+    "most two slopes); write scales of hierarchical models on the scale on which their data inform "
+    "them (centred where there are many, non-centred where few); or, where thousands of messages "
+    "cost little, use federated_hmc(target_acceptance=0.95) for some hundreds of rounds."
 )
 WITHOUT_GRADIENTS = (
     "Exact gradients of the sites were not queried, as the study does not ask for them. Bound "

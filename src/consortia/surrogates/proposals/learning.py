@@ -109,7 +109,15 @@ def learn(
                 learnt = _pooled(fitted, coordinates, memory, missed, rng)
     except (ArithmeticError, ValueError, np.linalg.LinAlgError):  # too few finite points
         return Learnt(None, covariance, math.inf)
+    if learnt.proposal is not None and not _has_width(learnt.proposal.envelope):
+        return Learnt(None, covariance, math.inf)
     return learnt if _definite(learnt.covariance) else learnt._replace(covariance=covariance)
+
+
+def _has_width(envelope: Mixture) -> bool:
+    """Test an envelope for roots that sites can invert in 32 bits, as of equal points none is."""
+    widths = np.diagonal(envelope.roots, axis1=1, axis2=2)
+    return bool(np.isfinite(envelope.roots).all() and widths.min() > np.finfo(np.float32).tiny)
 
 
 def _definite(covariance: Float[np.ndarray, "d d"]) -> bool:
