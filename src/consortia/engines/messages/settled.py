@@ -311,7 +311,8 @@ class Settled:
         units = np.tile(self.unknowns.units, self.unknowns.total)
         exact = ROUNDING[self._target.dtype.itemsize]
         blocks = []
-        jacobians = {order: _finite(np.asarray(values)) for order, values in made.items()}
+        # What is not finite, far out, tells nothing.
+        jacobians = {n: np.where(np.isfinite(of), of, 0) for n, of in made.items()}
         if revealed.away is not None:
             jacobians[1] = jacobians[1] + _from_afar(jacobians[2], revealed.away)
         if revealed.turn is not None:
@@ -336,9 +337,10 @@ class Settled:
 def _deviations(
     root: Float[np.ndarray, "r N"], measured: Bool[np.ndarray, " N"]
 ) -> Float[np.ndarray, " N"]:
-    """Return the uncertainty of each value, of measured ones where all others are known.
+    """Return the uncertainty of each value, of measured ones where categorical ones are known.
 
-    With the measured values first, blocks of one factor are those of both inverses.
+    With the measured values first, the blocks of one factor L of all are factors of what is wanted:
+    the first of the measured values' own matrix, the last of the others' given these.
     """
     from scipy import linalg  # heavy, and only wanted at sites
 
@@ -355,13 +357,6 @@ def _deviations(
             assert fault == 0, fault
             deviations[order[part]] = np.sqrt((inverse**2).sum(axis=0))
     return deviations
-
-
-def _finite(values: Float[np.ndarray, "k N"]) -> Float[np.ndarray, "k N"]:
-    """Return derivatives, 0 where one is not finite: far out it tells nothing."""
-    if np.isfinite(values).all():
-        return values
-    return np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _from_afar(
