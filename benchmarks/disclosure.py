@@ -2,17 +2,24 @@
 
 Each has 3 to 25 sites of 60 to 3,000 rows and 2 to 12 columns: a measurement, a skewed laboratory
 value, factors, and one patient far from all others; every fourth integrates the sites' levels out.
-Run ``python -m benchmarks.disclosure COUNT [FIRST]``; policies, gates and ledgers are a site's own.
-Beside each stand the messages of the same run without a policy and the largest difference of a mean
-or of a standard deviation from that run, in standard deviations; of one that is refused, whether
-the rehearsal of the site that refused had predicted it.
+Policies, gates and ledgers are a site's own; the sites are functions of one process, as letters
+would change no number. In pieces, in any order, each study a line of a file::
+
+    python -m benchmarks.disclosure FILE SEED [SEED ...] [--rehearse]
+    python -m benchmarks.disclosure FILE
+
+A seed that the file has is not run again; without seeds the table of the file is printed. Beside
+each study stand the messages of the same run without a policy and the largest difference of a mean
+or of a standard deviation from that run, in standard deviations. Where a run ends early the
+rehearsal of the site that refused, or else of the one that raised its noise most, says whether it
+had predicted that; with ``--rehearse`` also where it does not, at the site of the far-out patient.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -85,7 +92,7 @@ def write_study(seed: int, folder: Path) -> dict[str, Path]:
     return files
 
 
-def compare(study: Path, tree: Any) -> str:
+def compare(study: Path, tree: Any) -> dict[str, Any]:
     """Return the messages of the same run without a policy, and how far the draws are apart."""
     built = load_study(study).build()
     run = load_study(study).run_options | {"progress": False}
@@ -96,49 +103,90 @@ def compare(study: Path, tree: Any) -> str:
         axes, sd = ("chain", "draw"), there.std(("chain", "draw"))
         apart.append(float(abs((here.mean(axes) - there.mean(axes)) / sd).max()))
         apart.append(float(abs(here.std(axes) / sd - 1).max()))
-    count = plain.attrs["communication_rounds"]
-    return f"{count} without a policy, at most {max(apart):.2f} sd apart"
+    return {"without": plain.attrs["communication_rounds"], "apart": max(apart)}
 
 
-def predict(study: Path, file: Path) -> str:
-    """Return whether the rehearsal at a site says that the run would end early."""
+def predict(study: Path, file: Path) -> dict[str, Any]:
+    """Return the runs of a site's rehearsal, and how many of them end early."""
     findings = rehearsed(study, file)
-    ends = next(finding.refused for finding in findings if finding.attack == "an honest run")
+    honest = next(finding for finding in findings if finding.attack == "an honest run")
     findings.close()
-    return "predicted" if ends else "not predicted"
+    return {"rehearsed": honest.numbers["runs"], "predicted": honest.numbers["ended_early"]}
 
 
-def run_study(seed: int) -> bool:
-    """Run one study; print how it ended, and return True if it has a posterior."""
+def most_noise(stage: Stage) -> str:
+    """Return the site that raised its noise most, of equal ones the first."""
+    noise = {
+        name: max((each.answer.values.get("noise", 1.0) for each in log), default=1.0)
+        for name, log in stage.log.items()
+    }
+    return max(noise, key=lambda name: noise[name])
+
+
+def run_study(seed: int, rehearse: bool) -> dict[str, Any]:
+    """Run one study; return how it ended."""
     with tempfile.TemporaryDirectory() as home, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(home)
         files = write_study(seed, folder)
-        terms = terms_of(load_study(folder / "study.toml"))
-        stage = Stage(folder / "study.toml", files, folder / "sites", proposed(terms))
-        began, ended = time.process_time(), True
+        study = folder / "study.toml"
+        terms = terms_of(load_study(study))
+        stage = Stage(study, files, folder / "sites", proposed(terms))
+        made: dict[str, Any] = {"seed": seed, "family": FAMILIES[seed % 3], "sites": terms.sites}
+        made["levels"] = seed % 4 == 0
         try:
             tree = stage.run()
-            text = f"{tree.attrs['communication_rounds']} messages, noise raised at "
-            text += str(tree.attrs.get("site_noise", "no site"))
-            text += f"; {compare(folder / 'study.toml', tree)}"
+            made |= {"messages": tree.attrs["communication_rounds"], **compare(study, tree)}
+            made["noise"] = tree.attrs.get("site_noise", "{}")
+            return made | (predict(study, files["s0"]) if rehearse else {})
         except SiteRefusedError as error:
-            ended, text = False, f"refused ({error.reason[:90]})"
-            for site in error.sites:
-                text += f"; at {site} {predict(folder / 'study.toml', files[site])}"
+            (site, *_), made["ended"] = error.sites, error.reason[:90]
         except ConsortiaError as error:
-            ended, text = False, f"{type(error).__name__}: {str(error)[:200]}"
-        seconds = time.process_time() - began
-    print(f"{seed}: {terms.sites} sites, {text} ({seconds:.1f} CPU s)", flush=True)
-    return ended
+            site, made["ended"] = most_noise(stage), f"{type(error).__name__}: {str(error)[:90]}"
+        return made | {"at": site} | predict(study, files[site])
+
+
+RIGHT, MORE_MESSAGES = 0.15, 2
+"""Standard deviations to within which two runs of 1,000 effective draws and more agree in each of
+up to 28 figures, and the messages beyond those without a policy that a study may take."""
+
+
+def table(studies: list[dict[str, Any]]) -> str:
+    """Return the counts of studies by family and of those with levels, and those that differ."""
+    ended = [study for study in studies if "ended" in study]
+    passed = [study for study in studies if "ended" not in study]
+    more = [study for study in passed if study["messages"] > study["without"] + MORE_MESSAGES]
+    wrong = [study for study in passed if not study["apart"] <= RIGHT]
+    lines = [f"{len(passed)} of {len(studies)} studies have a posterior"]
+    for levels in (False, True):
+        for family in FAMILIES:
+            of = [s for s in studies if (s["family"], s["levels"]) == (family, levels)]
+            count = sum("ended" not in study for study in of)
+            name = family + ", levels" * levels
+            lines += [f"  {name}: {count} of {len(of)}"] if of else []
+    lines.append(f"{len(more)} take over {MORE_MESSAGES} messages more, {len(wrong)} differ")
+    tried = [study for study in passed if "predicted" in study]
+    foreseen, alarms = (sum(study["predicted"] > 0 for study in of) for of in (ended, tried))
+    lines.append(f"early ends predicted: {foreseen} of {len(ended)}")
+    lines.append(f"and of {len(tried)} with a posterior that were rehearsed: {alarms}")
+    return "\n".join(lines + [str(study) for study in [*ended, *more, *wrong]])
 
 
 def main() -> None:
-    """Run as many studies as are wanted, and print the share with a posterior."""
-    given = [int(text) for text in sys.argv[1:]]
-    count, first = (given + [100, 0][len(given) :])[:2]
-    ended = [run_study(seed) for seed in range(first, first + count)]
-    print(f"{sum(ended)} of {count} studies have a posterior")
+    """Run the studies that are wanted and not in the file; without any print the file's table."""
+    rehearse = "--rehearse" in sys.argv
+    file, *seeds = (word for word in sys.argv[1:] if word != "--rehearse")
+    path = Path(file)
+    lines = path.read_text().splitlines() if path.exists() else []
+    studies = {study["seed"]: study for study in map(json.loads, lines)}
+    for seed in map(int, seeds):
+        before = studies.get(seed, {})
+        if not before or (rehearse and "predicted" not in before):
+            studies[seed] = run_study(seed, rehearse)
+            with path.open("a") as stream:
+                stream.write(json.dumps(studies[seed]) + "\n")
+    if not seeds:
+        print(table([*studies.values()]))
 
 
 if __name__ == "__main__":

@@ -473,6 +473,29 @@ def test_products_settle_the_rows_that_a_factorisation_of_all_numbers_does(
     assert fast.settled > 0 or noise > 0.3
 
 
+@pytest.mark.parametrize("most_product", [accounts.MOST_PRODUCT, 0.0], ids=["products", "QR"])
+def test_one_factor_has_the_uncertainty_of_measured_and_of_all_values(
+    most_product: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By inverses: of measured values with all others known, of the others with none."""
+    monkeypatch.setattr(accounts, "MOST_PRODUCT", most_product)
+    rng = np.random.default_rng(0)
+    for case in range(40):
+        size = int(rng.integers(1, 25))
+        root = rng.normal(size=(int(rng.integers(0, 40)), size)) * 10 ** rng.uniform(-2, 2, size)
+        is_measured = rng.random(size) < [0.0, 0.5, 1.0][case % 3]
+        exact = np.diagonal(np.linalg.inv(root.T @ root + np.eye(size))).copy()
+        block = root[:, is_measured]
+        inverse = np.linalg.inv(block.T @ block + np.eye(block.shape[1]))
+        exact[is_measured] = np.diagonal(inverse)
+        made = settled._deviations(root, is_measured)
+        np.testing.assert_allclose(made, np.sqrt(exact), rtol=1e-4)
+        # What is known besides never makes a value less known than the inverse of all says.
+        assert (
+            made <= np.sqrt(np.diagonal(np.linalg.inv(root.T @ root + np.eye(size)))) + 1e-6
+        ).all()
+
+
 def measured(
     folder: Path, model: Any, x: np.ndarray, y: np.ndarray, revealed: Revealed, noise: float = 0.0
 ) -> Statement:

@@ -138,6 +138,19 @@ MUTANTS = (
         "hostile/test_settled_levels.py::"
         "test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinates",
     ),
+    Mutant(  # what earlier answers told is forgotten
+        "engines/messages/settled.py",
+        "stacked = np.concatenate([before.of(rows, self._columns.names), new])",
+        "stacked = np.concatenate([0 * before.of(rows, self._columns.names), new])",
+        "hostile/test_settled_rows.py::test_what_answers_settle_adds_up_over_answers_and_runs",
+    ),
+    Mutant(  # categorical values count as unknown where measured ones are judged
+        "engines/messages/settled.py",
+        'np.argsort(~measured, kind="stable"), int(measured.sum())',
+        'np.argsort(measured, kind="stable"), int((~measured).sum())',
+        "hostile/test_settled_rows.py::"
+        "test_one_factor_has_the_uncertainty_of_measured_and_of_all_values[products]",
+    ),
     Mutant(  # scores of plain densities without their volume
         "surrogates/proposals/unbent.py",
         "return z, -self.tail.log_slope(z).sum(axis=1)",

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from consortia.core import trees
 from consortia.core.arrays import VALUES_AT_ONCE
@@ -289,12 +289,8 @@ class Settled:
         """Return the uncertainty of each value, in standard deviations of its column."""
         width = len(self._columns.names)
         count = root.shape[1] // max(width, 1)
-        deviations = np.ones((count, width))
-        every = np.ones(width, bool)
-        for which in {of.tobytes(): of for of in (self._columns.measured, every)}.values():
-            if which.any():
-                sd = _deviations(root[:, np.tile(which, count)]).reshape(count, -1)
-                deviations[:, which] = np.minimum(deviations[:, which], sd)
+        measured = np.tile(self._columns.measured, count)
+        deviations = _deviations(root, measured).reshape(count, width)
         return deviations[: len(self.unknowns.rows)]
 
     def _among_all(self, information: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m N"]:
@@ -315,16 +311,14 @@ class Settled:
         units = np.tile(self.unknowns.units, self.unknowns.total)
         exact = ROUNDING[self._target.dtype.itemsize]
         blocks = []
-        jacobians = {
-            order: np.nan_to_num(np.asarray(values), nan=0.0, posinf=0.0, neginf=0.0)
-            for order, values in made.items()
-        }
+        # What is not finite, far out, tells nothing.
+        jacobians = {n: np.where(np.isfinite(of), of, 0) for n, of in made.items()}
         if revealed.away is not None:
             jacobians[1] = jacobians[1] + _from_afar(jacobians[2], revealed.away)
         if revealed.turn is not None:
             jacobians = {n: _turned(jacobians[n], revealed.turn, n) for n in (1, 2)}
         for order, jacobian in jacobians.items():
-            base = 0.0
+            base: np.ndarray | float = 0.0
             if order == 0 and reference is not None:
                 jacobian, base = jacobian[:-1], jacobian[-1:].astype(float)
                 if revealed.height is not None:
@@ -340,18 +334,29 @@ class Settled:
         return np.concatenate(blocks)
 
 
-def _deviations(root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, " N"]:
-    """Return the uncertainty of each value where no others are unknown."""
+def _deviations(
+    root: Float[np.ndarray, "r N"], measured: Bool[np.ndarray, " N"]
+) -> Float[np.ndarray, " N"]:
+    """Return the uncertainty of each value, of measured ones where categorical ones are known.
+
+    With the measured values first, the blocks of one factor L of all are factors of what is wanted:
+    the first of the measured values' own matrix, the last of the others' given these.
+    """
     from scipy import linalg  # heavy, and only wanted at sites
 
-    size = np.eye(root.shape[1])
-    if (products := products_of(root)) is not None:
-        inverse, fault = linalg.lapack.dpotri(np.linalg.cholesky(products + size), lower=1)
-        assert fault == 0, fault
-        return np.sqrt(np.diagonal(inverse))
-    whole = np.linalg.qr(np.concatenate([root, size]), mode="r")
-    inverse = linalg.solve_triangular(whole, size)
-    return np.asarray(np.sqrt((inverse**2).sum(axis=1)))
+    order, split = np.argsort(~measured, kind="stable"), int(measured.sum())
+    ordered, size = root[:, order], np.eye(root.shape[1])
+    if (products := products_of(ordered)) is not None:
+        factor = np.linalg.cholesky(products + size)
+    else:
+        factor = np.transpose(np.linalg.qr(np.concatenate([ordered, size]), mode="r"))
+    deviations = np.ones(root.shape[1])
+    for part in (slice(split), slice(split, None)):
+        if order[part].size:
+            inverse, fault = linalg.lapack.dtrtri(factor[part, part], lower=1)
+            assert fault == 0, fault
+            deviations[order[part]] = np.sqrt((inverse**2).sum(axis=0))
+    return deviations
 
 
 def _from_afar(

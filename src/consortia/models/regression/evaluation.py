@@ -217,8 +217,8 @@ def by_values(
         return density.weighted(function(density.predictor(params, rows)), rows)
 
     count, sums = len(values.rows["y"]), values.sums.shape[1]
-    made = np.zeros((len(next(iter(params.values()))), len(direct), count + sums))
     means = mean(table, of)
+    made = np.zeros((len(means), len(direct), count + sums), means.dtype)
     if n:
         slopes = family.slopes
         assert slopes is not None
