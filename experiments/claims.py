@@ -432,6 +432,8 @@ class Paper:
         studies: in the order of its figures.
         others: claims that no program bears on.
         absent: checkable statements that have no row, and why.
+        clauses: its figures, tables and statements, each with the reason why it has no row, or "".
+        cited: names of such that its text takes from other works, or misprints.
     """
 
     name: str
@@ -442,6 +444,8 @@ class Paper:
     studies: tuple[Study, ...]
     others: tuple[Claim, ...] = field(default=())
     absent: tuple[str, ...] = ()
+    clauses: Mapping[str, str] = field(default_factory=dict)
+    cited: tuple[str, ...] = ()
 
     def chosen(self, figure: str | None) -> tuple[Study, ...]:
         """Return the studies of a figure, by its number or the study's name; all without one."""
@@ -461,8 +465,9 @@ def read(name: str) -> Paper:
     studies = tuple(_study(entry) for entry in content.pop("studies"))
     others = tuple(_claim(entry) for entry in content.pop("claims", []))
     heads = (content.pop(key) for key in ("title", "message", "notes"))
-    absent = tuple(content.pop("absent", ()))
-    paper = Paper(name, folder, *heads, studies, others, absent)
+    absent, cited = (tuple(content.pop(key, ())) for key in ("absent", "cited"))
+    clauses = content.pop("clauses", {})
+    paper = Paper(name, folder, *heads, studies, others, absent, clauses, cited)
     ids = [claim.id for study in studies for claim in study.claims] + [c.id for c in others]
     twice = {one for one in ids if ids.count(one) > 1}
     if content or twice:

@@ -311,7 +311,7 @@ def last(parts: Sequence[Mapping[str, Any]], score: str) -> dict[str, tuple[floa
 
 def spread(parts: Sequence[Mapping[str, Any]], label: str, score: str) -> float | None:
     """Return the standard deviation of the last score over a label's runs; None of fewer than 3."""
-    (values,) = [[run[-1][score] for run in p["runs"]] for p in parts if p["label"] == label] or [[]]
+    values = [run[-1][score] for part in parts if part["label"] == label for run in part["runs"]]
     return float(np.std(values, ddof=1)) if len(values) > 2 else None
 
 

@@ -59,7 +59,7 @@ class Scale:
 SCALES = {
     "quick": Scale(300, 60, 1, ("sgld_moments", "anchored")),
     "small": Scale(1000, 1000, 5, SURROGATES),
-    "full": Scale(1000, 5000, 10, SURROGATES, more=50),
+    "full": Scale(1000, 5000, 10, SURROGATES, more=20),
 }
 
 Rows = dict[str, np.ndarray]
