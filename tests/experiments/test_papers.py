@@ -348,11 +348,12 @@ def test_the_pages_are_what_claims_and_records_generate():
 def test_a_row_that_is_edited_by_hand_is_told_apart(column):
     texts = pages.pages()
     for path in texts:
+        mark, gaps = ("`fig", 2) if path.name == "clauses.md" else ("**", 5)
         row = next(
-            line for line in texts[path].splitlines() if line.count(" | ") == 5 and "**" in line
+            line for line in texts[path].splitlines() if line.count(" | ") == gaps and mark in line
         )
         cells = row.split(" | ")
-        cells[column] += "1"
+        cells[column % len(cells)] += "1"
         assert edited(texts | {path: texts[path].replace(row, " | ".join(cells))}) == [path]
 
 
