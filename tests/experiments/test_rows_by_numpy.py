@@ -863,8 +863,9 @@ def unlike_shards(rng, shards: int, rows: int, like: float = 0.5, steep: float =
 def spreads(visits: int = 150) -> tuple[float, float]:
     """Return sds over repetitions, FSGLD (anchored) over DSGLD, of six unlike, four like sets.
 
-    All chains start at a mode, to which the surrogates refer: from a network that is drawn, where
-    a Gaussian that has the slope of its shard is right only nearby, the ratio was 2.7.
+    All chains start where federated averaging ends, as in the study, and the surrogates refer to
+    that. The start matters: on unlike sets the ratio was 0.94 from a mode of pooled batches, which
+    DSGLD hardly leaves, and 2.7 from a drawn network, where anchored surrogates do not fit.
     """
     h, m, count, size = 1e-7, 50, 30, 1000
     given = [(k, 0.5) for k in range(6)] + [(k, 100.0) for k in range(6, 10)]
@@ -907,7 +908,7 @@ def spreads(visits: int = 150) -> tuple[float, float]:
         if visit >= visits // 5 and visit % 5 == 0:
             held = sets[:, None], np.arange(size), y[:, -1]
             total += [np.log(forward(at, x[:, -1])[2][held]).mean(axis=1) for at in theta]
-    print(np.round(total / 24, 4)); groups = (slice(0, 6), slice(6, 10))
+    groups = (slice(0, 6), slice(6, 10))
     return tuple(float(total[1, g].std() / total[0, g].std()) for g in groups)
 
 
@@ -998,7 +999,7 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("fsgld", "alg1-steps"): (falling_within, 4.7, 4.95),
     ("fsgld", "fig5-spread"): (late_spreads, 0.45, 0.95),
     ("fsgld", "table1-spread"): (run_away, 0.99, 1.01),
-    ("fsgld", "spread-unlike"): (lambda: spreads()[0], 0.1, 0.9),
+    ("fsgld", "spread-unlike"): (lambda: spreads()[0], 0.15, 0.8),
     ("fsgld", "spread-alike"): (lambda: spreads()[1], 0.97, 1.05),
 }
 """By paper and claim: a second implementation, and between what its number must be."""
