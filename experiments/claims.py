@@ -90,6 +90,7 @@ class Finding:
         pairs: runs of both methods with the same seeds, where methods are compared.
         untuned: why a step size was not tuned, see `untuned`; empty where all were, or none is.
         share: of the paper's size, of a smaller run that the study's largest lacks it in.
+        spread: standard deviation of single runs at this size, where several were made.
     """
 
     value: float | None
@@ -99,6 +100,7 @@ class Finding:
     pairs: int | None = None
     untuned: str = ""
     share: str | None = None
+    spread: float | None = None
 
     @property
     def text(self) -> str:
@@ -119,6 +121,23 @@ def over_runs(values: Sequence[float]) -> Finding:
 def over_pairs(values: Sequence[float]) -> Finding:
     """Return the mean of a difference or ratio of pairs of runs, with its standard error."""
     return replace(over_runs(values), pairs=len(values))
+
+
+def over_spreads(values: Sequence[float], others: Sequence[float]) -> Finding:
+    """Return the ratio of two standard deviations over the same repetitions, with its error.
+
+    The logarithm's variance is (1 − ρ²)/(n − 1) of normal values with the correlation ρ, which
+    repetitions that share their rows have. Two repetitions have no error, and values that are all
+    the same no ratio.
+    """
+    spread, other = statistics.stdev(values), statistics.stdev(others)
+    if not (spread > 0 and other > 0):
+        return Finding(None, shown="no spread: all repetitions are the same", pairs=len(values))
+    if len(values) < 3:
+        return Finding(spread / other, pairs=len(values))
+    together = statistics.correlation(values, others)
+    error = spread / other * math.sqrt(max(1 - together**2, 0.0) / (len(values) - 1))
+    return Finding(spread / other, error, pairs=len(values))
 
 
 def untuned(label: str, tried: Sequence[float], best: float) -> str:
@@ -344,7 +363,11 @@ class Claim:
             if away > slack:
                 return ""
             parts = away / finding.error if finding.error else 0.0
-            return f"{parts:.1f} of the {STANDARD_ERRORS:g} standard errors that decide"
+            reason = f"{parts:.1f} of the {STANDARD_ERRORS:g} standard errors that decide"
+            if not (pairs and parts):
+                return reason
+            needed = math.ceil(pairs * (STANDARD_ERRORS / parts) ** 2)
+            return f"{reason}: were it so in the long run, {needed:,} pairs would"
         centre = self.near if self.number is None else self.number
         if not holds or centre is None or self.null is None:
             return ""
@@ -409,6 +432,8 @@ class Paper:
         studies: in the order of its figures.
         others: claims that no program bears on.
         absent: checkable statements that have no row, and why.
+        clauses: its figures, tables and statements, each with the reason why it has no row, or "".
+        cited: names of such that its text takes from other works, or misprints.
     """
 
     name: str
@@ -419,6 +444,8 @@ class Paper:
     studies: tuple[Study, ...]
     others: tuple[Claim, ...] = field(default=())
     absent: tuple[str, ...] = ()
+    clauses: Mapping[str, str] = field(default_factory=dict)
+    cited: tuple[str, ...] = ()
 
     def chosen(self, figure: str | None) -> tuple[Study, ...]:
         """Return the studies of a figure, by its number or the study's name; all without one."""
@@ -438,8 +465,9 @@ def read(name: str) -> Paper:
     studies = tuple(_study(entry) for entry in content.pop("studies"))
     others = tuple(_claim(entry) for entry in content.pop("claims", []))
     heads = (content.pop(key) for key in ("title", "message", "notes"))
-    absent = tuple(content.pop("absent", ()))
-    paper = Paper(name, folder, *heads, studies, others, absent)
+    absent, cited = (tuple(content.pop(key, ())) for key in ("absent", "cited"))
+    clauses = content.pop("clauses", {})
+    paper = Paper(name, folder, *heads, studies, others, absent, clauses, cited)
     ids = [claim.id for study in studies for claim in study.claims] + [c.id for c in others]
     twice = {one for one in ids if ids.count(one) > 1}
     if content or twice:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments import records
+from experiments import clauses, records
 from experiments.claims import (
     BEYOND_BOUND,
     BEYOND_READING,
@@ -76,6 +76,10 @@ def pages() -> dict[Path, str]:
     papers = [read(name) for name in PAPERS]
     made = {ROOT / paper.folder / "README.md": card(paper) for paper in papers}
     made[ROOT / "RESULTS.md"] = results(papers)
+    verdicts = [
+        (paper, {one.id: kind(verdict) for _, one, _, verdict in rows(paper)}) for paper in papers
+    ]
+    made[ROOT.parent / "docs" / "papers" / "clauses.md"] = clauses.page(verdicts, GENERATED)
     return made
 
 
@@ -116,19 +120,19 @@ def results(papers: list[Paper]) -> str:
         GENERATED,
         "",
         "Figures, tables, numbered experiments and checkable theorems are rows, each with its",
-        "source: the printed sentence or cell, or what a panel's labels are; statements without a",
-        "row are listed at the end. Text, tables and captions give numbers; labels of an axis give",
-        "a band, bounds are something to be consistent with, on one side, and *ours* is printed",
-        "nowhere. The verdict is computed: a number holds within its tolerance, which a predictor",
-        "without the effect would miss, and two standard errors; an order when it is two standard",
-        "errors from a tie, and nearer it is *undecided*, as are a Monte Carlo number without its",
-        "error or law, an error as wide as the effect, and comparisons",
-        f"with fewer than {FEWEST_PAIRS} pairs of the same seeds,",
-        f"and *untuned* where a step size was chosen from fewer than {FEWEST_STEPS}, or at",
-        "the edge of its grid. *Under this reading*: the paper leaves something open, and the row",
-        "says how it is read. *Smaller* says what share of the paper's size was run, and whether",
-        "the claim holds there. Beside each paper's programs `claims.toml` has the claims,",
-        "`results/` the records; `consortia papers run NAME` runs the programs again.",
+        "source: the printed sentence or cell, or what a panel's labels are; all of them, also",
+        "those without a row, are in docs/papers/clauses.md. Text, tables and captions give",
+        "numbers; labels of an axis give a band, bounds are something to be consistent with, on",
+        "one side, and *ours* is printed nowhere. The verdict is computed: a number holds",
+        "within its tolerance, which a predictor without the effect would miss, and two",
+        "standard errors; an order when it is two standard errors from a tie, and nearer it is",
+        "*undecided*, as are a Monte Carlo number without its error or law, an error as wide as",
+        f"the effect, and comparisons with fewer than {FEWEST_PAIRS} pairs of the same seeds,",
+        f"and *untuned* where a step size was chosen from fewer than {FEWEST_STEPS}, or at the",
+        "edge of its grid. *Under this reading*: the paper leaves something open, and the row",
+        "says how it is read. *Smaller* says what share of the paper's size was run, and",
+        "whether the claim holds there. Beside each paper's programs `claims.toml` has the",
+        "claims, `results/` the records; `consortia papers run NAME` runs the programs again.",
         "",
     ]
     present = {one for paper in papers for one in counts(paper)}

@@ -179,6 +179,8 @@ def found_again(paper: Paper, study: Study, record: Record) -> Record:
     entries = {name: dataclasses.asdict(one) for name, one in made.items()}
     for entry in entries.values():
         del entry["share"]  # of other records only, see `best`
+        if entry["spread"] is None:
+            del entry["spread"]
     return plain({**record, "findings": entries})
 
 
@@ -202,7 +204,8 @@ def best(paper: Paper, study: Study) -> Record | None:
     """Return the stored record of the largest scale, or None.
 
     What it has not found, because some settings were too long to run, smaller ones have: such a
-    finding says its own share of the paper's size.
+    finding says its own share of the paper's size. Of a single run the error is at most the
+    standard deviation of shorter ones, where those were several.
     """
     found = list(stored(paper, study).values())
     if not found:
@@ -212,10 +215,21 @@ def best(paper: Paper, study: Study) -> Record | None:
     for record in reversed(smaller):
         share = study.shares.get(record["scale"], "")
         missing = {n: entry for n, entry in record["findings"].items() if n not in findings}
+        for name in findings.keys() & record["findings"].keys():
+            findings[name] = _with_error(findings[name], record["findings"][name].get("spread"))
         findings |= {name: {**entry, "share": share} for name, entry in missing.items()}
         if missing:
             borrowed[record["scale"]] = record["commit"], sorted(missing)
     return {**largest, "findings": findings, "borrowed": borrowed}
+
+
+def _with_error(entry: Record, spread: float | None) -> Record:
+    """Return the finding of a single run with the error of shorter ones; others unchanged."""
+    known = entry.get("value"), spread
+    if None in known or entry.get("error") is not None or entry.get("law") is not None:
+        return entry
+    text = f"{entry['value']:.4g} ± {spread:.2g}, by shorter runs"
+    return {**entry, "error": spread, "shown": entry.get("shown") or text}
 
 
 def write(record: Any, target: Path) -> None:

@@ -309,6 +309,12 @@ def last(parts: Sequence[Mapping[str, Any]], score: str) -> dict[str, tuple[floa
     return result
 
 
+def spread(parts: Sequence[Mapping[str, Any]], label: str, score: str) -> float | None:
+    """Return the standard deviation of the last score over a label's runs; None of fewer than 3."""
+    values = [run[-1][score] for part in parts if part["label"] == label for run in part["runs"]]
+    return float(np.std(values, ddof=1)) if len(values) > 2 else None
+
+
 def with_fifty(
     local: Sequence[Mapping[str, Any]], leapfrog: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:

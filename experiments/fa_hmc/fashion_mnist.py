@@ -163,7 +163,11 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         step = one["setting"]["step_size"]
         coarse = classification.coarse([one]) if "tried" in one else untuned("K = 10", [step], step)
         found = {
-            f"fig3-{score}": Finding(one["runs"][0][-1][score], untuned=coarse)
+            f"fig3-{score}": Finding(
+                one["runs"][0][-1][score],
+                untuned=coarse,
+                spread=classification.spread(by_leapfrog, "K = 10", score),
+            )
             for score in classification.SCORES
         }
     found |= of_leapfrogs(by_leapfrog) | of_local_steps(local)

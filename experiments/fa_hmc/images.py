@@ -149,6 +149,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
                 found[f"fig6-{name}-{score}"] = Finding(
                     *classification.last([part], score)[part["label"]],
                     untuned=classification.coarse([part]),
+                    spread=classification.spread([part], part["label"], score),
                 )
         if {"K = 1", "K = 10"} <= {part["label"] for part in leapfrog}:
             found[f"fig6-{name}-leapfrogs"] = classification.better(

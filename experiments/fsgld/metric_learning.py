@@ -27,7 +27,7 @@ from consortia.models.metric_learning import (
     squared_projections,
 )
 from experiments import records
-from experiments.claims import Finding, over_pairs
+from experiments.claims import Finding, over_pairs, over_spreads
 from experiments.fsgld.averaging import federated_average, positions
 from experiments.fsgld.likelihood import mean_log_likelihoods
 
@@ -216,11 +216,9 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
         for kind in ("anchored", "sgld_moments"):
             found[f"fig5-{part}-{kind}"] = ahead(runs, repeats, kind, f"late_{part}")
     if len(repeats) > 1:
-        ends = {k: [runs[r, k]["late_test"] for r in repeats] for k in ("anchored", "dsgld")}
-        ratio = float(np.std(ends["anchored"], ddof=1) / np.std(ends["dsgld"], ddof=1))
-        # Each standard deviation over n repetitions has the relative error 1/√(2(n − 1)).
-        error = ratio / math.sqrt(len(repeats) - 1)
-        found["fig5-spread"] = Finding(ratio, error)
+        found["fig5-spread"] = over_spreads(
+            *([runs[r, k]["late_test"] for r in repeats] for k in ("anchored", "dsgld"))
+        )
     away = sum(runs[r, "anchored"]["way"] is None for r in repeats)
     found["fig5-faster"] = (
         Finding(None, shown=f"ran away in {away} of {len(repeats)} runs", pairs=len(repeats))

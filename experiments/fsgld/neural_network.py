@@ -23,7 +23,7 @@ from consortia.algorithms.travelling import DSGLD
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Recipe
 from experiments import records
-from experiments.claims import Finding, over_pairs, untuned
+from experiments.claims import Finding, over_pairs, over_spreads, untuned
 from experiments.fsgld.averaging import federated_average, positions
 from experiments.fsgld.likelihood import mean_log_likelihoods
 from experiments.fsgld.susy import FEATURES, Problem, problem
@@ -227,9 +227,7 @@ def findings(results: dict[str, Any]) -> dict[str, Finding]:
             scored = [
                 [e["network"][name]["test"] for e in entries] for name in ("anchored", "dsgld")
             ]
-            ratio = float(np.std(scored[0]) / np.std(scored[1]))
-            error = ratio / float(np.sqrt(len(entries) - 1))
-            found[f"spread-{label}"] = Finding(ratio, error, untuned=single)
+            found[f"spread-{label}"] = replace(over_spreads(*scored), untuned=single)
         found[f"logistic-{label}"] = over_pairs([e["logistic"]["difference"] for e in entries])
     return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +11,10 @@ import pytest
 
 from consortia.core.contract import Mean, Mix, Phase, Sum
 from consortia.engines.exchanges import (
+    MOST_IN_ORDER,
     communication,
     inbox_per_node,
+    is_in_order,
     message_of,
     reply_per_node,
 )
@@ -106,3 +110,15 @@ def test_the_inbox_of_an_iteration_is_what_the_one_before_leaves() -> None:
     assert inbox_per_node((mix, mean)) is False
     assert inbox_per_node((mean, mix)) is True
     assert inbox_per_node((mean, Phase(None))) is False
+
+
+def test_sums_are_in_order_up_to_the_limit_that_the_docs_give():
+    def in_order(numbers: int) -> bool:  # of six nodes, two of them here
+        message = {"a": np.zeros((2, numbers - 1)), "b": np.zeros(2)}
+        return is_in_order(message, nodes=6, nodes_here=2)
+
+    most = MOST_IN_ORDER // 6
+    assert in_order(most)
+    assert not in_order(most + 1)
+    page = (Path(__file__).parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+    assert f"at most {MOST_IN_ORDER:,} numbers" in page

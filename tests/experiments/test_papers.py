@@ -116,7 +116,10 @@ def test_the_verdict_follows_from_claim_finding_and_tolerance(one, finding, shar
         (claim(above=0.0), Finding(0.05), "One run, which has no standard error"),
         (claim(above=0.0), Finding(0.05, law=-0.01), "The exact law is on the other side"),
         (claim(above=0.0), Finding(0.06, 0.05), "1.2 of the 2 standard errors that decide"),
+        (claim(above=0.0), Finding(0.06, 0.05, pairs=5),
+         "1.2 of the 2 standard errors that decide: were it so in the long run, 14 pairs would"),
         (claim(above=0.0), Finding(0.0, 0.0), "0.0 of the 2 standard errors that decide"),
+        (claim(above=0.0), Finding(0.0, 0.1, pairs=5), "0.0 of the 2 standard errors that decide"),
         (claim(above=0.0, paired=True), Finding(1.0, 0.1, pairs=4),
          "4 of the 5 pairs of runs that decide"),
         (claim(near=1.0, tolerance=0.05), Finding(0.2, 0.5), "The error is as wide as the effect"),
@@ -149,6 +152,47 @@ def test_a_comparison_takes_the_pairs_together_and_not_the_runs_apart():
     assert found.value == pytest.approx(gains.mean())
     assert found.error == pytest.approx(gains.std(ddof=1) / math.sqrt(5))
     assert "5 pairs" in found.text
+
+
+def test_a_ratio_of_spreads_has_the_error_that_repetitions_of_it_have():
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(500, 30, 1))  # each repetition's, which both methods share
+    both = rows + 0.5 * rng.normal(size=(500, 30, 2))
+    found = [claims.over_spreads(*pairs.T.tolist()) for pairs in both]
+    apart = np.std([math.log(one.value) for one in found])
+    told = np.array([one.error / one.value for one in found])
+    assert np.sqrt((told**2).mean()) == pytest.approx(apart, rel=0.1)
+    assert apart < 0.7 / math.sqrt(29)  # what independent repetitions would have is a third wider
+    assert found[0].pairs == 30
+
+
+def test_too_few_or_equal_repetitions_have_no_error_or_ratio():
+    assert claims.over_spreads([1.0, 2.0], [1.0, 5.0]) == Finding(0.25, pairs=2)
+    assert claims.over_spreads([1.0, 1.0, 1.0], [1.0, 4.0, 2.0]).value is None
+    assert claims.over_spreads([1.0, 2.0, 4.0], [3.0, 3.0, 3.0]).value is None
+
+
+def test_a_single_run_takes_the_error_of_shorter_ones_and_nothing_else_does(monkeypatch):
+    study = claims.read("fa-hmc").chosen("fashion_mnist")[0]
+    entries = {"one": {"value": 0.8}, "law": {"value": 1.0, "law": 1.0},
+               "several": {"value": 1.0, "error": 0.3}, "none": {"value": None, "shown": "none"},
+               "told": {"value": 2.0, "shown": "two"}}  # fmt: skip
+    spread = {name: {"value": 9.0, "spread": 0.01} for name in entries}
+    found = {
+        scale: {"scale": scale, "commit": "c", "findings": one}
+        for scale, one in {"small": spread, "full": entries}.items()
+    }
+    monkeypatch.setattr(records, "stored", lambda paper, study: found)
+    best = records.best(PAPERS[0], study)
+    findings = records.findings(best)
+    assert findings["one"].error == 0.01
+    assert findings["one"].text == "0.8 ± 0.01, by shorter runs"
+    assert findings["told"].text == "two"
+    for name in ("law", "several", "none"):
+        assert best["findings"][name] == entries[name]
+    band = claim(source="tick", band=(0.7, 0.9))
+    assert band.verdict(findings["one"]) == "within the axis"
+    assert band.verdict(Finding(0.8)) == "undecided"
 
 
 def test_a_claim_with_an_unknown_key_is_refused_by_its_id(tmp_path, monkeypatch):
@@ -304,11 +348,12 @@ def test_the_pages_are_what_claims_and_records_generate():
 def test_a_row_that_is_edited_by_hand_is_told_apart(column):
     texts = pages.pages()
     for path in texts:
+        mark, gaps = ("`fig", 2) if path.name == "clauses.md" else ("**", 5)
         row = next(
-            line for line in texts[path].splitlines() if line.count(" | ") == 5 and "**" in line
+            line for line in texts[path].splitlines() if line.count(" | ") == gaps and mark in line
         )
         cells = row.split(" | ")
-        cells[column] += "1"
+        cells[column % len(cells)] += "1"
         assert edited(texts | {path: texts[path].replace(row, " | ".join(cells))}) == [path]
 
 

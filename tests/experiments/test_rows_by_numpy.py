@@ -483,22 +483,28 @@ def chain_rounds(every: int, error: float, chains: int = 6, d: int = 100) -> flo
             z[:, d:] = rng.normal(size=(chains, d))
         z = z @ window.T + shift + rng.normal(size=z.shape) @ root.T
         draws.append(z[:, :d])
-    return crossing(np.array(draws[len(draws) // 20 :]), error) * apart
+    return crossing(np.array(draws[len(draws) // 20 :]), error, of_normal) * apart
 
 
-def crossing(kept, error: float) -> float:
-    """Return the draws (n, chains, d) of a chain that come down to an error, by geometric mean."""
-    d = kept.shape[-1]
-    sd = np.sqrt(np.diag(np.linalg.inv(logistic_clients(d, d, SHEET)[0].mean(axis=0))))
+def crossing(kept, error: float, target) -> float:
+    """Return the draws (n, chains, d) of a chain that come down to an error, by geometric mean.
+
+    ``target`` returns the n quantiles (n, d) of each coordinate at levels (n,).
+    """
     numbers = np.unique(np.geomspace(20, len(kept), 24).astype(int))
     errors = []
     for n in numbers:
-        score = np.array([normal((i + 0.5) / n)[0] for i in range(n)])
-        away = np.sort(kept[:n], axis=0) - score[:, None, None] * sd
+        away = np.sort(kept[:n], axis=0) - target((np.arange(n) + 0.5) / n)[:, None]
         errors.append(np.abs(away).mean(axis=(0, 2)))
     falling = -np.log(np.minimum.accumulate(errors, axis=0))
-    logs = [np.interp(-np.log(error), path, np.log(numbers)) for path in falling.T]
+    logs = [np.interp(-np.log(error), path, np.log(numbers), right=np.inf) for path in falling.T]
     return float(np.exp(np.mean(logs)))
+
+
+def of_normal(levels, d: int = 100):
+    """Return quantiles of the sheet's posterior if it were normal around its mode."""
+    sd = np.sqrt(np.diag(np.linalg.inv(logistic_clients(d, d, SHEET)[0].mean(axis=0))))
+    return np.array([normal(level)[0] for level in levels])[:, None] * sd
 
 
 @functools.cache
@@ -512,7 +518,7 @@ def sheet_rows(d: int):
 
 
 @functools.cache
-def logistic_draws(every: int, rounds: int, chains: int = 6, d: int = 100):
+def logistic_draws(every: int, rounds: int, chains: int = 12, d: int = 100):
     """Return averages (rounds, chains, d) less the mode, every gradient that of the logit."""
     x, y, mode = sheet_rows(d)
     rng, back = np.random.default_rng(every), np.ascontiguousarray(x.transpose(0, 2, 1))
@@ -535,9 +541,46 @@ def logistic_draws(every: int, rounds: int, chains: int = 6, d: int = 100):
     return np.array(draws[5 * STEPS // every :])
 
 
+@functools.cache
+def posterior_draws(d: int = 100, chains: int = 400, kept: int = 50):
+    """Return sorted draws (n, d) of the sheet's posterior less its mode, by HMC of all rows."""
+    x, y, mode = sheet_rows(d)
+    x, y, rng = x.reshape(-1, d), y.reshape(-1), np.random.default_rng(3)
+
+    def slope(at):
+        return (1 / (1 + np.exp(-at @ x.T)) - y) @ x + at
+
+    def energy(at, p):
+        logits = at @ x.T
+        return (np.logaddexp(0, logits) - y * logits).sum(axis=1) + ((at**2 + p**2) / 2).sum(axis=1)
+
+    at, draws = mode + rng.normal(size=(chains, d)), []
+    for number in range(20 + kept):
+        p = rng.normal(size=at.shape)
+        before, moved, leaps = energy(at, p), at, rng.integers(4, 9)
+        p = p - 0.1 * slope(moved)
+        for left in range(leaps)[::-1]:
+            moved = moved + 0.2 * p
+            p = p - (0.2 if left else 0.1) * slope(moved)
+        taken = np.log(rng.uniform(size=chains)) < before - energy(moved, p)
+        at = np.where(taken[:, None], moved, at)
+        draws += [at - mode] * (number >= 20)
+    return np.sort(np.concatenate(draws), axis=0)
+
+
+def of_posterior(levels):
+    draws = posterior_draws()
+    return draws[(levels * len(draws)).astype(int)]
+
+
 def hundred_rounds(error: float) -> float:
-    """Return rounds to an error at T = 100 over those at T = 50."""
-    return crossing(logistic_draws(100, 900), error) / crossing(logistic_draws(50, 1000), error)
+    """Return rounds to an error at T = 100 over those at T = 50.
+
+    The bias at T = 100 is .082 of ε = .1012, so that a normal law around the mode, .019 from the
+    posterior, would do for neither.
+    """
+    hundred, fifty = logistic_draws(100, 900), logistic_draws(50, 1000)
+    return crossing(hundred, error, of_posterior) / crossing(fifty, error, of_posterior)
 
 
 def iterations_over_steps() -> float:
@@ -752,8 +795,8 @@ def late_spreads(repeats: int = 30, visits: int = 400) -> float:
 WIDTHS, PRINTED_STEP = (18, 18, 18, 8, 2), 1e-4
 
 
-def network_gradient(theta, x, y):
-    """Return the gradients of −log p(y), summed over the rows, of networks (n, d) side by side."""
+def forward(theta, x):
+    """Return layers, their inputs and p(y) of networks (n, d) next to each other."""
     layers, at = [], 0
     for wide, narrow in itertools.pairwise(WIDTHS):
         weights = theta[:, at : at + wide * narrow].reshape(-1, wide, narrow)
@@ -764,23 +807,109 @@ def network_gradient(theta, x, y):
     for weights, bias in layers[:-1]:
         inputs.append(np.maximum(inputs[-1] @ weights + bias, 0))
     scores = inputs[-1] @ layers[-1][0] + layers[-1][1]
-    back = np.exp(scores - scores.max(axis=2, keepdims=True))
-    back = back / back.sum(axis=2, keepdims=True) - np.eye(2)[y]
+    odds = np.exp(scores - scores.max(axis=2, keepdims=True))
+    return layers, inputs, odds / odds.sum(axis=2, keepdims=True)
+
+
+def backward(layers, inputs, back, power: int = 1):
+    """Return the sum over rows of the gradients that ``back`` begins, to this power."""
     parts = []
     for (weights, _), into in zip(layers[::-1], inputs[::-1], strict=True):
-        parts += [back.sum(axis=1), (into.transpose(0, 2, 1) @ back).reshape(len(back), -1)]
+        slopes = into.transpose(0, 2, 1) ** power @ back**power
+        parts += [(back**power).sum(axis=1), slopes.reshape(len(back), -1)]
         back = (back @ weights.transpose(0, 2, 1)) * (into > 0)
     return np.concatenate(parts[::-1], axis=1)
 
 
-def unlike_shards(rng, shards: int, rows: int):
-    """Return features and labels of shards whose share of label 1 is Beta(½, ½)."""
+def network_gradient(theta, x, y):
+    """Return the gradients of −log p(y), summed over the rows, of networks (n, d)."""
+    layers, inputs, p = forward(theta, x)
+    return backward(layers, inputs, p - np.eye(2)[y])
+
+
+def network_curvature(theta, x):
+    """Return the diagonals of the second derivatives, which of ReLU units are Fisher's."""
+    layers, inputs, p = forward(theta, x)
+    seeds = [np.sqrt(p[:, :, k, None]) * (p - np.eye(2)[k]) for k in (0, 1)]
+    return sum(backward(layers, inputs, seed, power=2) for seed in seeds)
+
+
+def drawn_network(rng):
+    return np.concatenate(
+        [
+            np.append(rng.normal(size=wide * narrow) * np.sqrt(2 / wide), np.zeros(narrow))
+            for wide, narrow in itertools.pairwise(WIDTHS)
+        ]
+    )
+
+
+def unlike_shards(rng, shards: int, rows: int, like: float = 0.5, steep: float = np.inf):
+    """Return features and labels of shards whose share of label 1 is Beta(like, like).
+
+    The last shard is balanced; ``steep`` is that of labels as odds, infinite of certain ones.
+    """
     x = rng.normal(size=(6 * shards * rows, 18))
-    label = np.tanh(x @ rng.normal(size=(18, 20)) / 2) @ rng.normal(size=20) > 0
-    ones = rng.binomial(rows, rng.beta(0.5, 0.5, shards))
+    score = np.tanh(x @ rng.normal(size=(18, 20)) / 2) @ rng.normal(size=20)
+    label = score > 0
+    if steep < np.inf:
+        label = rng.uniform(size=len(x)) < 1 / (1 + np.exp(-steep * score / score.std()))
+    ones = np.append(rng.binomial(rows, rng.beta(like, like, shards - 1)), rows // 2)
     pools = [iter(np.flatnonzero(label)), iter(np.flatnonzero(~label))]
     chosen = [[next(pools[int(k >= n)]) for k in range(rows)] for n in ones]
     return x[np.array(chosen)], (np.arange(rows) < ones[:, None]).astype(int)
+
+
+@functools.cache
+def spreads(visits: int = 150) -> tuple[float, float]:
+    """Return sds over repetitions, FSGLD (anchored) over DSGLD, of six unlike, four like sets.
+
+    All chains start where federated averaging ends, as in the study, and the surrogates refer to
+    that. The start matters: on unlike sets the ratio was 0.94 from a mode of pooled batches, which
+    DSGLD hardly leaves, and 2.7 from a drawn network, where anchored surrogates do not fit.
+    """
+    h, m, count, size = 1e-7, 50, 30, 1000
+    given = [(k, 0.5) for k in range(6)] + [(k, 100.0) for k in range(6, 10)]
+    data = [unlike_shards(np.random.default_rng(k), count + 1, size, f, 4.0) for k, f in given]
+    x, y = np.array([d[0] for d in data]), np.array([d[1] for d in data])
+    rng, sets = np.random.default_rng(8), np.arange(len(data))
+
+    def slope(theta, shard, rows):
+        parts = sets[:, None], shard, rng.integers(size, size=(len(sets), rows))
+        return count * size / rows * network_gradient(theta, x[parts], y[parts]) + theta
+
+    mode = np.array([drawn_network(rng) for _ in data])
+    shards = np.arange(count)[:, None]
+    for _ in range(300):  # rounds of federated averaging, of ten local steps
+        local = np.repeat(mode, count, axis=0)
+        for _ in range(10):
+            parts = np.repeat(sets, count)[:, None], np.tile(shards, (len(sets), 1))
+            parts = *parts, rng.integers(size, size=(len(local), m))
+            pull = count * size / m * network_gradient(local, x[parts], y[parts]) + local
+            local = local - 5e-7 * pull
+        mode = local.reshape(len(sets), count, -1).mean(axis=1)
+    pulls, bends = (
+        np.stack([f(mode, x[:, s], *(y[:, s],) * g) for s in range(count)])
+        for f, g in ((network_gradient, 1), (network_curvature, 0))
+    )
+    theta, total = np.stack([mode, mode]), np.zeros((2, len(sets)))
+    for visit in range(visits):
+        shard = rng.integers(count, size=len(sets))
+        pull = pulls.sum(axis=0) - count * pulls[shard, sets]
+        bend = bends.sum(axis=0) - count * bends[shard, sets]
+        for _ in range(40):
+            state = rng.bit_generator.state
+            drift = []
+            for at in theta:
+                rng.bit_generator.state = state  # both visit the same rows
+                drift.append(slope(at, shard[:, None], m))
+            drift[1] += pull + bend * (theta[1] - mode)
+            noise = np.sqrt(h) * rng.normal(size=theta.shape)
+            theta = theta - h / 2 * np.array(drift) + noise
+        if visit >= visits // 5 and visit % 5 == 0:
+            held = sets[:, None], np.arange(size), y[:, -1]
+            total += [np.log(forward(at, x[:, -1])[2][held]).mean(axis=1) for at in theta]
+    groups = (slice(0, 6), slice(6, 10))
+    return tuple(float(total[1, g].std() / total[0, g].std()) for g in groups)
 
 
 def run_away(chains: int = 3, shards: int = 30, rows: int = 1000) -> float:
@@ -792,12 +921,7 @@ def run_away(chains: int = 3, shards: int = 30, rows: int = 1000) -> float:
     for seed in range(chains):
         rng = np.random.default_rng(seed)
         x, y = unlike_shards(rng, shards, rows)
-        start = np.concatenate(
-            [
-                np.append(rng.normal(size=wide * narrow) * np.sqrt(2 / wide), np.zeros(narrow))
-                for wide, narrow in itertools.pairwise(WIDTHS)
-            ]
-        )
+        start = drawn_network(rng)
         each, theta = np.arange(shards)[:, None], np.tile(start, (shards, 1))
         total, square = np.zeros_like(theta), np.zeros_like(theta)
         for k in range(4000):
@@ -850,7 +974,7 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("fa-hmc", "sync-gain"): (lambda: rounds_to(1, 0.1012) / rounds_to(50, 0.1012), 40, 60),
     ("fa-hmc", "sync-hundred"): (hundred_over_fifty, 1.05, 2.0),
     ("fa-hmc", "sampled-readings"): (iterations_over_steps, 50, 500),
-    ("fa-hmc", "rounds-best"): (lambda: hundred_rounds(0.1012), 0.4, 1.0),
+    ("fa-hmc", "rounds-best"): (lambda: hundred_rounds(0.1012), 0.7, 1.0),
     ("fa-hmc", "rounds-gain"): (
         lambda: chain_rounds(1, 0.1012) / chain_rounds(50, 0.1012),
         30,
@@ -858,8 +982,8 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ),
     ("fa-hmc", "rounds-hundred"): (
         lambda: hundred_rounds(0.1012) / hundred_rounds(0.11),
-        1.0,
-        1.4,
+        1.05,
+        1.3,
     ),
     ("fa-hmc", "b2-error"): (error_gain, 12.8, 13.0),
     ("fa-hmc", "b2-mean"): (mean_left, -1e-9, 1e-9),
@@ -875,12 +999,16 @@ CHECKS: dict[tuple[str, str], tuple[Callable[[], float], float, float]] = {
     ("fsgld", "alg1-steps"): (falling_within, 4.7, 4.95),
     ("fsgld", "fig5-spread"): (late_spreads, 0.45, 0.95),
     ("fsgld", "table1-spread"): (run_away, 0.99, 1.01),
+    ("fsgld", "spread-unlike"): (lambda: spreads()[0], 0.15, 0.8),
+    ("fsgld", "spread-alike"): (lambda: spreads()[1], 0.97, 1.05),
 }
 """By paper and claim: a second implementation, and between what its number must be."""
 
 LONG = {
     ("fsgld", "fig5-spread"),
     ("fsgld", "table1-spread"),
+    ("fsgld", "spread-unlike"),
+    ("fsgld", "spread-alike"),
     ("fa-hmc", "rounds-gain"),
     ("fa-hmc", "rounds-best"),
     ("fa-hmc", "rounds-hundred"),

@@ -1,7 +1,8 @@
 """What the tests of parity run in every engine: a small problem and the registry's examples.
 
 Executed by the processes of a job as well, ``python problem.py ENGINE OUTPUT CASE ...``, where
-ENGINE is ``mpi``, ``NODESxCHAINS`` (a mesh of so many devices of one process) or
+ENGINE is ``mpi``, ``NODESxCHAINS`` (a mesh of so many devices of one process; with ``-parts`` sums
+over sites are taken in parts, as those of large messages are) or
 ``PORT/PROCESSES/NUMBER`` (one of several processes that share their devices).
 """
 
@@ -139,6 +140,7 @@ def repeats(label: str) -> bool:
     return name in SHARING and not more
 
 
+PARTS = "-parts"
 CARRIED = "mpi-carried"
 """MPI as it is where JAX computes on an accelerator: the host carries messages between pieces."""
 
@@ -164,6 +166,11 @@ def engine_of(kind: str) -> Any:
 
             HostCallback.in_place = lambda: False
         return consortia.MPIEngine(deadline=120)
+    if kind.endswith(PARTS):
+        from consortia.engines import exchanges
+
+        exchanges.MOST_IN_ORDER = 0
+        kind = kind.removesuffix(PARTS)
     if "x" in kind:
         nodes, chains = (int(part) for part in kind.split("x"))
         devices = np.asarray(jax.devices()[: nodes * chains]).reshape(nodes, chains)
