@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, singledispatch
+from functools import cached_property, lru_cache, singledispatch
 from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -37,14 +37,15 @@ from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.latency import Recorded
-from consortia.schedules.events import simulate
+from consortia.schedules.events import Trace, simulate
 from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import full_matrices
-from consortia.theory.arrivals import ArrivalRecursion, Arrivals, in_blocks
+from consortia.theory.arrivals import MOST_STATES, ArrivalRecursion, Arrivals, in_blocks
 from consortia.theory.coupled_modes import MOST_APART, CoupledModes
 from consortia.theory.decentralized import decentralized_hmc_law
+from consortia.theory.delays import DelayedModes
 from consortia.theory.estimates import minibatch_noise
 from consortia.theory.expansion import Expansion, expand, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
@@ -97,6 +98,8 @@ TRACE_UPDATES, TRACE_VALUES = 100_000, 4_000_000
 """Updates of a simulated trace, by which a shift is some 3 % off, and the most values of them."""
 STRETCH, STRETCH_A_WORKER = 400, 40
 """Events of the part that is repeated, at least and a worker."""
+BY_DELAYS = 4
+"""Such parts from which delays are counted: their means are then some 1 % off."""
 
 NOTED_SHIFT = 0.1
 """Posterior standard deviations of the mean's bias from which on a remedy is named."""
@@ -475,14 +478,20 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
 def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Problem) -> Law:
     """Return the law along a simulated trace, in which workers hold their own sites."""
     near, sites = problem.near, len(problem.near.sizes)
+    latest = method.latest_only and sites > 1
     stretch = max(STRETCH, STRETCH_A_WORKER * method.workers)
-    trace = simulate(
-        method.latency,
-        workers=method.workers,
-        updates=_trace_updates(method, sites, stretch, len(near.sd)),
-        max_staleness=method.max_staleness,
-        sites=tuple(problem.sites.names) if sites > 1 else None,
-    )
+    final = problem.largest_system == LARGEST_SYSTEM
+    if latest or sites == 1:
+        rows = server_of(method, step).force.size + method.workers * (1 + latest)
+        final = final and rows * len(near.sd) <= MOST_STATES
+    by_delays = not final and method.steps_a_task == 1
+    updates = BY_DELAYS * stretch
+    if not by_delays:
+        updates = _trace_updates(method, sites, stretch, len(near.sd))
+    elif isinstance(method.latency, Recorded):
+        updates = min(updates, method.latency.updates(method.max_staleness))
+    names = tuple(problem.sites.names) if sites > 1 else None
+    trace = _trace(method.latency, method.workers, updates, method.max_staleness, names)
     values, axes = np.linalg.eigh(near.precision)
     share = trace.shares[0] if sites > 1 else np.ones(1)
     if method.latest_only:
@@ -494,21 +503,31 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     pulls = (near.gradients + np.outer(prior, near.prior_gradient)) @ axes / share[:, None]
     slopes, noise = (axes.T @ part @ axes for part in (slopes, _minibatch_noise(method, problem)))
     times = method.workers if sites == 1 else 1  # the workers of one site have all of its rows
-    gradients, turned = in_blocks(
+    sent = (
         np.repeat(slopes / share[:, None, None], times, axis=0),
         np.repeat(pulls, times, axis=0),
         np.repeat(noise / share[:, None, None] ** 2, times, axis=0),
     )
-    events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
-    latest, stretch = method.latest_only and sites > 1, min(stretch, len(trace.worker))
-    recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
-    if method.steps_a_task > 1:
-        recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
     law = Law(
-        recursion,
+        DelayedModes.of(server_of(method, step), trace, *sent, latest=latest),
         Moments(np.zeros_like(values), near.covariance),
         axes=axes,
         remedy="Lower the step size, or take fewer workers.",
+        basis=f"the law by the mean delays of a simulated trace of {trace.updates:,} updates, with "
+        "the gradients' noise at the mode",
+        tries=len(trace.worker) / trace.updates,
+    )
+    if by_delays:
+        return law
+    gradients, turned = in_blocks(*sent)
+    events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
+    stretch = min(stretch, len(trace.worker))
+    recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
+    if method.steps_a_task > 1:
+        recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
+    law = replace(
+        law,
+        recursion=recursion,
         basis=f"the exact law along a simulated trace of {trace.updates:,} updates, with the "
         "gradients' noise at the mode",
         unsure=TURNED if turned else "",
@@ -517,6 +536,14 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         return law
     away = np.abs(law.stationary.bias) / near.sd
     return replace(law, notes=(OWN_SITES,) if away.max() > SEEN_SHIFT else ())
+
+
+@lru_cache(maxsize=8)
+def _trace(
+    latency: Any, workers: int, updates: int, cap: int | None, names: tuple[str, ...] | None
+) -> Trace:
+    """Simulate a trace of one server, once for all steps that are tried."""
+    return simulate(latency, workers=workers, updates=updates, max_staleness=cap, sites=names)
 
 
 def _trace_updates(method: StaleGradients, sites: int, least: int, dimension: int) -> int:
