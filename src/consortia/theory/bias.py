@@ -71,6 +71,14 @@ MOST_COUPLED = 2_000_000
 MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
 
+RESIDUALS = 64
+"""Draws at which the sites' gradients are compared with their expansions: 64 mean squares are
+within a fifth of their mean."""
+
+MOST_WIDENED = 0.01
+"""Largest part of the injected noise that such differences may add, half of which is the change of
+a variance to first order; chosen: where they add more, what is left out is not small either."""
+
 MOST_REACH = 1.5
 """Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
 curvature that it meets beyond is no longer that of the mode where the posterior is not Gaussian."""
@@ -180,6 +188,19 @@ class Problem:
         units = self.near.units * np.ones_like(self.near.mode)
         covariances = self.once("rows", lambda: self.potentials.rows(self._expanded.mode))
         return covariances * np.outer(units, units)
+
+    @property
+    def site_residuals(self) -> Float[np.ndarray, "K S d"]:
+        """Gradients of the sites less those of their expansions, at draws of the Gaussian law."""
+
+        def make() -> Float[np.ndarray, "K S d"]:
+            near = self._expanded
+            rng = np.random.default_rng(0)
+            away = rng.multivariate_normal(np.zeros_like(near.mode), near.covariance, RESIDUALS)
+            sent = self.potentials.site_gradients(near.mode + away)
+            return sent - near.gradients - np.einsum("sij,kj->ksi", near.curvatures, away)
+
+        return self.once("residuals", make)
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Call ``make``, and keep its result where all processes have it."""
@@ -589,13 +610,20 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     unsure = ""
+    noise = _minibatch_noise(method, problem)
     if isinstance(method, FSGLD) and method.corrects:
         options["strength"] = method.strength
         fitted = problem.corrections
-        if fitted is not None:
-            options["corrections"] = _around(fitted, near.mode)
-            notes = ("From the surrogates that the sites fitted.",)
-            unsure = "the likelihood of a site is Gaussian only near the mode"
+        fits = fitted is None and not near.gaussian and _expands(method)
+        if fitted is not None or fits:
+            if fitted is not None:
+                options["corrections"] = _around(fitted, near.mode)
+            else:
+                options["corrections"] = _expansions_at_start(method, problem)
+            notes = (f"From the surrogates that the sites {'will fit' if fits else 'fitted'}.",)
+            if not near.gaussian:
+                bent, unsure = _bent(method, problem, step)
+                noise = noise + bent
         elif isinstance(method.surrogate, tuple):
             # The law is around the mode, and so are its surrogates.
             options["surrogates"] = [
@@ -603,7 +631,8 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
                 for surrogate in method.surrogate
             ]
         else:
-            unsure = "the surrogates of sites whose likelihoods are not Gaussian are worse"
+            if not _expands(method):
+                unsure = "the surrogates of sites whose likelihoods are not Gaussian are worse"
             notes = (
                 "Surrogates are taken as each site's own Gaussian law at the mode; worse ones add "
                 "bias.",
@@ -618,7 +647,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         # A flat direction of the prior has no mean: the pseudo-inverse leaves it at the mode.
         prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
         prior_precision=prior,
-        gradient_noise=_minibatch_noise(method, problem),
+        gradient_noise=noise,
         record=method.record,
         step_factors=method.step_factors,
         **options,
@@ -626,6 +655,63 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     if method.batch_size is not None:
         law = replace(law, basis=f"{law.basis}, with the minibatches' noise as it is at the mode")
     return replace(law, notes=notes, unsure=unsure)
+
+
+def _expands(method: FSGLD) -> bool:
+    """Return True if surrogates are the sites' own expansions to second order."""
+    recipe = method.surrogate
+    expansion = ("anchored", "hessian", "full")
+    return (
+        isinstance(recipe, Recipe)
+        and (recipe.kind, recipe.curvature, method.covariance) == expansion
+    )
+
+
+def _expansions_at_start(
+    method: FSGLD, problem: Problem
+) -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+    """Return corrections as `_around`, of the sites' expansions where the chains start.
+
+    Raises:
+        InputError: the sites evaluate nothing there, or settings are compared in a few directions.
+    """
+    start, near = problem.potentials.start, problem.near
+    if not problem.potentials.anywhere or near.mode.size != start.size:
+        raise InputError("of so many parameters the surrogates that the sites fit are not known")
+
+    def make() -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+        _, gradients, curvatures = problem.potentials.expansion(start)
+        values, axes = np.linalg.eigh(curvatures)
+        return gradients, (axes * np.maximum(values, 0)[:, None]) @ axes.mT
+
+    gradients, slopes = problem.once("start", make)
+    shares = method.site_weights(near.sizes)
+    constant = shares[:, None] * gradients.sum(axis=0) - gradients
+    slope = slopes - shares[:, None, None] * slopes.sum(axis=0)
+    away = near.mode - start
+    return constant - slope @ away, slope
+
+
+def _bent(method: FSGLD, problem: Problem, step: float) -> tuple[Float[np.ndarray, "S d d"], str]:
+    r"""Return the noise of gradients that leave their expansion, and why it may be too much.
+
+    .. math:: V = \operatorname{E} \sum_c f_c \left\|\frac{r_c}{f_c} - \sum_b r_b\right\|^2
+
+    with r the residuals over the posterior, along the direction where it is largest. A visit has T
+    steps with one site's, so that each of them adds T V to a step's noise; V is taken in all
+    directions, as a margin.
+    """
+    if not problem.potentials.anywhere:
+        return np.zeros_like(problem.near.curvatures), "the sites' likelihoods are not Gaussian"
+    steps, shares = method.given("local_steps"), method.site_weights(problem.near.sizes)
+    residuals = problem.site_residuals
+    apart = residuals / shares[:, None] - residuals.sum(axis=1, keepdims=True)
+    squares = np.einsum("s,ksi,ksj->ij", shares, apart, apart) / len(residuals)
+    added = steps * float(np.linalg.eigvalsh(squares)[-1])
+    unsure = ""
+    if not step / 4 * added <= MOST_WIDENED:  # of the injected noise, NaN included
+        unsure = "the likelihoods of the sites are far from Gaussian for so long a visit"
+    return added * shares[:, None, None] ** 2 * np.eye(problem.near.mode.size), unsure
 
 
 def _around(
@@ -647,11 +733,9 @@ def unfitted(method: Method, problem: Problem) -> bool:
     """
     if not isinstance(method, FSGLD) or not method.corrects or problem.corrections is not None:
         return False
-    recipe = method.surrogate
-    if not isinstance(recipe, Recipe):
+    if not isinstance(method.surrogate, Recipe):
         return False
-    ideal = (recipe.kind, recipe.curvature, method.covariance) == ("anchored", "hessian", "full")
-    return not (ideal and problem.near.gaussian)
+    return not (_expands(method) and problem.near.gaussian)
 
 
 def keeps_posterior(method: Method) -> bool:
