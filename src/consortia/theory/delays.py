@@ -50,7 +50,7 @@ NEWTON, SETTLED = 12, 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """How late the gradients are that a server reads at its updates."""
+    """Delays of the gradients that a server reads at its updates."""
 
     chances: Float[np.ndarray, "sites delays"]  # of a delay of 0, 1, 2, ... updates; rows sum to 1
     held: Float[np.ndarray, "sites delays"]  # of a gradient, to be read at so many updates
