@@ -54,16 +54,16 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8968,
+        8972,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
         9058,
     ),
-    Feature("run and store", ("run", "store"), 4883),
+    Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3557),
-    Feature("theory", ("theory",), 4231),
+    Feature("theory", ("theory",), 4485),
 )
 
 

@@ -7,10 +7,11 @@ the tests of the tree in question on the path.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from golden.signatures import signatures
 from parity import flower_sites, problem
 
 import consortia
+from consortia.core.privacy import SecretNoise
 
 ALGORITHMS = problem.ALGORITHMS
 SEED, WARMUP, LEARNING, THIN = 11, 4, 20, 3
@@ -170,6 +172,20 @@ def runs(label: str, kind: str, folder: Path) -> Iterator[tuple[str, Any]]:
     yield "resumed", consortia.resume(store, *arguments, rounds=LONGER * scale, **options)
 
 
+def count_keys(label: str) -> Callable[..., None]:
+    """Return an initialiser of `SecretNoise` whose keys follow from the case and their order.
+
+    The noise of `private_posterior` is a secret of each site, and no other run has it.
+    """
+    numbers = itertools.count()
+
+    def begin(noise: SecretNoise, key: bytes | None = None) -> None:
+        text = f"{label} {next(numbers)}"
+        noise._key, noise._counter = hashlib.sha256(text.encode()).digest(), 0
+
+    return begin
+
+
 def event_log(workers: int, servers: int, most: int | None) -> list[tuple[int, int, int]]:
     """Return rows (server, worker, version) of unlike workers; staler than ``most`` is dropped."""
     rng, rows = np.random.default_rng(SEED), []
@@ -219,6 +235,7 @@ def main() -> None:
             if not constructible(label):
                 print(f"{label}: its arguments are refused", file=sys.stderr, flush=True)
                 continue
+            SecretNoise.__init__ = count_keys(label)  # type: ignore[method-assign]
             try:
                 results = [(how, tree) for how, tree in runs(label, kind, folder) if tree]
             except Exception as error:

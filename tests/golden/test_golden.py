@@ -16,10 +16,10 @@ import consortia
 SCRIPT = Path(draws.__file__)
 
 
-def made(folder):
+def made(folder, label="fa_ld-1"):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        _, tree = next(cases.runs("fa_ld-1", "local", folder))
+        _, tree = next(cases.runs(label, "local", folder))
     return cases.hashes(tree)
 
 
@@ -29,6 +29,22 @@ def test_hashes_are_the_same_with_the_same_seed_and_others_with_another(tmp_path
     monkeypatch.setattr(cases, "SEED", cases.SEED + 1)
     (line,) = draws.differences({"case": before}, {"case": made(tmp_path)})
     assert {"posterior/coefficients", "posterior/intercept"} <= set(line[6:].split(", "))
+
+
+def test_secret_noise_is_the_same_by_counted_keys_alone(tmp_path, monkeypatch):
+    label = "private_posterior-1"
+    secret = made(tmp_path, label)
+    for again in (made(tmp_path, label), counted(label, label, tmp_path, monkeypatch)):
+        assert again["posterior/coefficients"] != secret["posterior/coefficients"]
+    known, others = (counted(label, keys, tmp_path, monkeypatch) for keys in (label, "others"))
+    assert counted(label, label, tmp_path, monkeypatch) == known
+    assert others["posterior/coefficients"] != known["posterior/coefficients"]
+
+
+def counted(label, keys, folder, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(cases.SecretNoise, "__init__", cases.count_keys(keys))
+        return made(folder, label)
 
 
 def test_what_is_gone_and_what_is_renamed_is_named():

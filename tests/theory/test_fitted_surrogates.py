@@ -8,11 +8,13 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from statistical.unlike import posterior
 
 import consortia
 from consortia.oracles import travelling_law
 from consortia.surrogates import Gaussian, Recipe
-from consortia.theory.bias import predict_bias
+from consortia.theory import tuning
+from consortia.theory.bias import Problem, law_of, predict_bias
 
 SHARDS, ROWS, STEP = 4, 50, 1e-3
 MODEL = consortia.Model(
@@ -86,3 +88,32 @@ def test_the_forecast_from_fitted_moments_is_the_spread_that_is_measured(seed):
     np.testing.assert_allclose(found["sd_ratio"], drawn, rtol=0.2)
     ideal = predict_bias(MODEL, sites(), method(surrogate="anchored")).sd_ratio
     assert np.max(drawn) > 1.5 * np.max(ideal)  # ideal surrogates would have been a wrong forecast
+
+
+@pytest.mark.predicted
+def test_settings_are_chosen_by_the_surrogates_that_will_be_fitted_where_they_are():
+    """Expansions at a start away from the mode are worse than at the mode, which permits longer
+    steps; after the fit the forecast is the one of the choice."""
+    model, rows = posterior("logistic")
+    method, options = consortia.fsgld(local_steps=4), {"rounds": 10**6, "chains": 2}
+    far, mode = Problem(model, rows), Problem(model, rows).near.mode
+    near = Problem(model, rows, jnp.asarray(mode, jnp.float32))
+    far, near = (
+        tuning.choose_step(problem, method, tuning.BiasTarget(), **options)
+        for problem in (far, near)
+    )
+    assert "surrogates follow likelihoods" in far.margin
+    assert near.step_size > 1.3 * far.step_size
+    tree = consortia.sample(model, rows, far.method, rounds=20, warmup=5, chains=2, progress=False)
+    after = tree.attrs["prediction"]
+    after = json.loads(after) if isinstance(after, str) else after
+    np.testing.assert_allclose(after["sd_ratio"], far.prediction.sd_ratio, rtol=2e-3)
+    np.testing.assert_allclose(after["shift"], far.prediction.shift, atol=5e-3)
+
+
+def test_likelihoods_that_leave_their_expansions_in_a_long_visit_have_no_forecast():
+    model, rows = posterior("student")
+    problem = Problem(model, rows)
+    short, long = (law_of(consortia.fsgld(4e-4, steps), problem) for steps in (4, 4000))
+    assert short.unsure == ""
+    assert "far from Gaussian for so long a visit" in long.unsure

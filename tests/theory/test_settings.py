@@ -60,7 +60,7 @@ def cost_of(problem: Problem, method: Any) -> float:
     if not law.stable or not TARGET.met(law, problem.near):
         return np.inf
     spent = method.cost(problem.near.sizes, problem.near.mode.size)
-    return law.rounds_per_draw * TARGET.price.of(spent, len(problem.near.sizes))
+    return law.rounds_per_draw * law.tries * TARGET.price.of(spent, len(problem.near.sizes))
 
 
 @pytest.mark.parametrize("kind", sparse(KINDS, ("unlike and ill-conditioned",)))
@@ -149,7 +149,7 @@ OPEN: dict[str, Any] = {
     "de_sgld": consortia.de_sgld(mixing="ring"),
     "de_sghmc": consortia.de_sghmc(mixing="ring"),
     "decentralized_hmc": consortia.decentralized_hmc(mixing="ring"),
-    "stale_sghmc": consortia.stale_sghmc(workers=4),
+    "stale_sghmc": consortia.stale_sghmc(workers=4, aggregate="latest"),
 }
 
 

@@ -76,6 +76,10 @@ Count = Int[Array, ""]
 
 SOURCE = "Chen, Ding, Li, Zhang, Carin (2016)"
 
+CAP = 1.5
+"""Cap on staleness that is tried, with none and 1, in means of it: with log-normal durations that
+of 1 drops a fifth of the gradients, and a run that drops half of them is refused."""
+
 # --- what the samplers have in common ------------------------------------------------------------
 
 
@@ -91,7 +95,7 @@ class Workers:
     temperature: float = 1.0
     replace: bool = True
     shares: Any = None
-    aggregate: str = "latest"
+    aggregate: str | None = None
     weighting: str = "time"
 
 
@@ -107,7 +111,8 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         return self.batch_size is not None
 
     def __post_init__(self) -> None:
-        arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
+        if self.aggregate is not None:
+            arguments.one_of("aggregate", self.aggregate, ("each", "latest"))
         arguments.one_of("weighting", self.weighting, ("time", "equal"))
         if self.latency is not None and not hasattr(self.latency, "durations"):
             raise wrong("latency", f" is {self.latency!r}: give a model of consortia.latency.")
@@ -142,11 +147,25 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
             replace=arguments.flag("replace", self.replace),
             shares=arguments.site_weights(self.shares, "shares"),
         )
+        if self.aggregate is None and not self._steps_open:
+            arguments.keep(self, aggregate="latest")
+
+    @property
+    def _steps_open(self) -> bool:
+        return any(isinstance(step, schedules.Unchosen) for step in self.step_schedules)
 
     @property
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
-        """Values of settings besides the step; none here."""
-        return {}
+        """The cap on staleness and what is summed, where these and the step are not given."""
+        if not self._steps_open or self.workers == 1 or self.steps_a_task > 1:
+            return {}
+        values: dict[str, tuple[Any, ...]] = {}
+        if self.max_staleness is None:
+            late = self.workers - 1
+            values["max_staleness"] = tuple(dict.fromkeys((None, math.ceil(CAP * late), late)))
+        if self.aggregate is None:
+            values["aggregate"] = ("latest", "each")
+        return values
 
     @property
     @abstractmethod
@@ -174,7 +193,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
 
         Workers of one site all send its number, so that the sum is the gradient that came.
         """
-        return self.aggregate == "latest" and self.workers > 1
+        return self.aggregate != "each" and self.workers > 1
 
     @property
     def servers_alike(self) -> bool:
@@ -323,7 +342,9 @@ class StaleSGLD(StaleGradients):
         servers: S independent servers with W workers each.
         max_staleness: gradients with a larger τ are dropped: the server's state and count stay and
             the worker fetches the state again. A slow site then takes part less often, or not at
-            all, in which case the run is refused. None keeps every gradient.
+            all, in which case the run is refused. None keeps every gradient; with
+            ``step_size=None`` it is chosen by the law of the latencies (a number that none
+            reaches keeps them all).
         latency: durations of tasks in simulated time, or a recorded trace, see
             `consortia.latency`; log-normal when None.
         temperature: T ≥ 0, factor of the noise's variance.
@@ -335,7 +356,8 @@ class StaleSGLD(StaleGradients):
             of every site (zero before the first), which needs no shares. ``"each"``: every gradient
             by itself, divided by f_c; the mean is then biased, as a worker fetches right after its
             own update, when the parameters are displaced towards its own site. One site needs
-            neither: its gradient is the sum.
+            neither: its gradient is the sum. None: ``"latest"``, or with ``step_size=None`` the
+            cheaper by the law.
         weighting: of the servers' estimates, ``"time"`` (Σh) or ``"equal"``.
         local_steps: T ≥ 1, steps that a worker takes between two messages; the latencies are then
             those of T gradients. Above 1 with one constant step size, without ``adaptation``.
@@ -379,7 +401,7 @@ class StaleSGLD(StaleGradients):
             alpha = arguments.number("adaptation", alpha, 0.0, 1.0)
             if alpha == 0:
                 raise wrong("adaptation", " is 0: give a number above 0 and up to 1, or None.")
-            if any(isinstance(schedule, schedules.Unchosen) for schedule in self.step_schedules):
+            if self._steps_open:
                 raise InputError(
                     "step_size is None, and with adaptation none is chosen: give a number; h G is "
                     "the step, with G about 1 / (the root mean square of a gradient)."
@@ -461,8 +483,9 @@ class StaleMomentum(StaleGradients):
 
     @property
     def open_settings(self) -> Mapping[str, tuple[Any, ...]]:
-        """The friction, where it is not given."""
-        return {"friction": FRICTIONS} if self.friction is None else {}
+        """The friction, where it is not given, with those of all samplers."""
+        friction = {"friction": FRICTIONS} if self.friction is None else {}
+        return friction | dict(super().open_settings)
 
     @property
     def noise_strength(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, singledispatch
+from functools import cached_property, lru_cache, singledispatch
 from itertools import chain
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -37,14 +37,15 @@ from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.latency import Recorded
-from consortia.schedules.events import simulate
+from consortia.schedules.events import Trace, simulate
 from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import full_matrices
-from consortia.theory.arrivals import ArrivalRecursion, Arrivals, in_blocks
+from consortia.theory.arrivals import MOST_STATES, ArrivalRecursion, Arrivals, in_blocks
 from consortia.theory.coupled_modes import MOST_APART, CoupledModes
 from consortia.theory.decentralized import decentralized_hmc_law
+from consortia.theory.delays import DelayedModes
 from consortia.theory.estimates import minibatch_noise
 from consortia.theory.expansion import Expansion, expand, too_large
 from consortia.theory.federated_averaging import fa_hmc_law
@@ -69,6 +70,14 @@ MOST_COUPLED = 2_000_000
 
 MOST_ROW_CURVATURES = 4_000_000
 """Rows times squared parameters up to which the noise of gossiped minibatches is computed."""
+
+RESIDUALS = 64
+"""Draws at which the sites' gradients are compared with their expansions: 64 mean squares are
+within a fifth of their mean."""
+
+MOST_WIDENED = 0.01
+"""Largest part of the injected noise that such differences may add, half of which is the change of
+a variance to first order; chosen: where they add more, what is left out is not small either."""
 
 MOST_REACH = 1.5
 """Posterior standard deviations, in the mean square, that an agent may be away from the mode: the
@@ -97,6 +106,8 @@ TRACE_UPDATES, TRACE_VALUES = 100_000, 4_000_000
 """Updates of a simulated trace, by which a shift is some 3 % off, and the most values of them."""
 STRETCH, STRETCH_A_WORKER = 400, 40
 """Events of the part that is repeated, at least and a worker."""
+BY_DELAYS = 4
+"""Such parts from which delays are counted: their means are then some 1 % off."""
 
 NOTED_SHIFT = 0.1
 """Posterior standard deviations of the mean's bias from which on a remedy is named."""
@@ -177,6 +188,19 @@ class Problem:
         units = self.near.units * np.ones_like(self.near.mode)
         covariances = self.once("rows", lambda: self.potentials.rows(self._expanded.mode))
         return covariances * np.outer(units, units)
+
+    @property
+    def site_residuals(self) -> Float[np.ndarray, "K S d"]:
+        """Gradients of the sites less those of their expansions, at draws of the Gaussian law."""
+
+        def make() -> Float[np.ndarray, "K S d"]:
+            near = self._expanded
+            rng = np.random.default_rng(0)
+            away = rng.multivariate_normal(np.zeros_like(near.mode), near.covariance, RESIDUALS)
+            sent = self.potentials.site_gradients(near.mode + away)
+            return sent - near.gradients - np.einsum("sij,kj->ksi", near.curvatures, away)
+
+        return self.once("residuals", make)
 
     def once(self, name: Hashable, make: Callable[[], T]) -> T:
         """Call ``make``, and keep its result where all processes have it."""
@@ -475,14 +499,20 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
 def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Problem) -> Law:
     """Return the law along a simulated trace, in which workers hold their own sites."""
     near, sites = problem.near, len(problem.near.sizes)
+    latest = method.latest_only and sites > 1
     stretch = max(STRETCH, STRETCH_A_WORKER * method.workers)
-    trace = simulate(
-        method.latency,
-        workers=method.workers,
-        updates=_trace_updates(method, sites, stretch, len(near.sd)),
-        max_staleness=method.max_staleness,
-        sites=tuple(problem.sites.names) if sites > 1 else None,
-    )
+    final = problem.largest_system == LARGEST_SYSTEM
+    if latest or sites == 1:
+        rows = server_of(method, step).force.size + method.workers * (1 + latest)
+        final = final and rows * len(near.sd) <= MOST_STATES
+    by_delays = not final and method.steps_a_task == 1
+    updates = BY_DELAYS * stretch
+    if not by_delays:
+        updates = _trace_updates(method, sites, stretch, len(near.sd))
+    elif isinstance(method.latency, Recorded):
+        updates = min(updates, method.latency.updates(method.max_staleness))
+    names = tuple(problem.sites.names) if sites > 1 else None
+    trace = _trace(method.latency, method.workers, updates, method.max_staleness, names)
     values, axes = np.linalg.eigh(near.precision)
     share = trace.shares[0] if sites > 1 else np.ones(1)
     if method.latest_only:
@@ -494,21 +524,31 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     pulls = (near.gradients + np.outer(prior, near.prior_gradient)) @ axes / share[:, None]
     slopes, noise = (axes.T @ part @ axes for part in (slopes, _minibatch_noise(method, problem)))
     times = method.workers if sites == 1 else 1  # the workers of one site have all of its rows
-    gradients, turned = in_blocks(
+    sent = (
         np.repeat(slopes / share[:, None, None], times, axis=0),
         np.repeat(pulls, times, axis=0),
         np.repeat(noise / share[:, None, None] ** 2, times, axis=0),
     )
-    events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
-    latest, stretch = method.latest_only and sites > 1, min(stretch, len(trace.worker))
-    recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
-    if method.steps_a_task > 1:
-        recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
     law = Law(
-        recursion,
+        DelayedModes.of(server_of(method, step), trace, *sent, latest=latest),
         Moments(np.zeros_like(values), near.covariance),
         axes=axes,
         remedy="Lower the step size, or take fewer workers.",
+        basis=f"the law by the mean delays of a simulated trace of {trace.updates:,} updates, with "
+        "the gradients' noise at the mode",
+        tries=len(trace.worker) / trace.updates,
+    )
+    if by_delays:
+        return law
+    gradients, turned = in_blocks(*sent)
+    events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
+    stretch = min(stretch, len(trace.worker))
+    recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
+    if method.steps_a_task > 1:
+        recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
+    law = replace(
+        law,
+        recursion=recursion,
         basis=f"the exact law along a simulated trace of {trace.updates:,} updates, with the "
         "gradients' noise at the mode",
         unsure=TURNED if turned else "",
@@ -517,6 +557,14 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         return law
     away = np.abs(law.stationary.bias) / near.sd
     return replace(law, notes=(OWN_SITES,) if away.max() > SEEN_SHIFT else ())
+
+
+@lru_cache(maxsize=8)
+def _trace(
+    latency: Any, workers: int, updates: int, cap: int | None, names: tuple[str, ...] | None
+) -> Trace:
+    """Simulate a trace of one server, once for all steps that are tried."""
+    return simulate(latency, workers=workers, updates=updates, max_staleness=cap, sites=names)
 
 
 def _trace_updates(method: StaleGradients, sites: int, least: int, dimension: int) -> int:
@@ -562,13 +610,20 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     options: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
     unsure = ""
+    noise = _minibatch_noise(method, problem)
     if isinstance(method, FSGLD) and method.corrects:
         options["strength"] = method.strength
         fitted = problem.corrections
-        if fitted is not None:
-            options["corrections"] = _around(fitted, near.mode)
-            notes = ("From the surrogates that the sites fitted.",)
-            unsure = "the likelihood of a site is Gaussian only near the mode"
+        fits = fitted is None and not near.gaussian and _expands(method)
+        if fitted is not None or fits:
+            if fitted is not None:
+                options["corrections"] = _around(fitted, near.mode)
+            else:
+                options["corrections"] = _expansions_at_start(method, problem)
+            notes = (f"From the surrogates that the sites {'will fit' if fits else 'fitted'}.",)
+            if not near.gaussian:
+                bent, unsure = _bent(method, problem, step)
+                noise = noise + bent
         elif isinstance(method.surrogate, tuple):
             # The law is around the mode, and so are its surrogates.
             options["surrogates"] = [
@@ -576,7 +631,8 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
                 for surrogate in method.surrogate
             ]
         else:
-            unsure = "the surrogates of sites whose likelihoods are not Gaussian are worse"
+            if not _expands(method):
+                unsure = "the surrogates of sites whose likelihoods are not Gaussian are worse"
             notes = (
                 "Surrogates are taken as each site's own Gaussian law at the mode; worse ones add "
                 "bias.",
@@ -591,7 +647,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
         # A flat direction of the prior has no mean: the pseudo-inverse leaves it at the mode.
         prior_mean=-np.linalg.pinv(prior, hermitian=True) @ near.prior_gradient,
         prior_precision=prior,
-        gradient_noise=_minibatch_noise(method, problem),
+        gradient_noise=noise,
         record=method.record,
         step_factors=method.step_factors,
         **options,
@@ -599,6 +655,63 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
     if method.batch_size is not None:
         law = replace(law, basis=f"{law.basis}, with the minibatches' noise as it is at the mode")
     return replace(law, notes=notes, unsure=unsure)
+
+
+def _expands(method: FSGLD) -> bool:
+    """Return True if surrogates are the sites' own expansions to second order."""
+    recipe = method.surrogate
+    expansion = ("anchored", "hessian", "full")
+    return (
+        isinstance(recipe, Recipe)
+        and (recipe.kind, recipe.curvature, method.covariance) == expansion
+    )
+
+
+def _expansions_at_start(
+    method: FSGLD, problem: Problem
+) -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+    """Return corrections as `_around`, of the sites' expansions where the chains start.
+
+    Raises:
+        InputError: the sites evaluate nothing there, or settings are compared in a few directions.
+    """
+    start, near = problem.potentials.start, problem.near
+    if not problem.potentials.anywhere or near.mode.size != start.size:
+        raise InputError("of so many parameters the surrogates that the sites fit are not known")
+
+    def make() -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
+        _, gradients, curvatures = problem.potentials.expansion(start)
+        values, axes = np.linalg.eigh(curvatures)
+        return gradients, (axes * np.maximum(values, 0)[:, None]) @ axes.mT
+
+    gradients, slopes = problem.once("start", make)
+    shares = method.site_weights(near.sizes)
+    constant = shares[:, None] * gradients.sum(axis=0) - gradients
+    slope = slopes - shares[:, None, None] * slopes.sum(axis=0)
+    away = near.mode - start
+    return constant - slope @ away, slope
+
+
+def _bent(method: FSGLD, problem: Problem, step: float) -> tuple[Float[np.ndarray, "S d d"], str]:
+    r"""Return the noise of gradients that leave their expansion, and why it may be too much.
+
+    .. math:: V = \operatorname{E} \sum_c f_c \left\|\frac{r_c}{f_c} - \sum_b r_b\right\|^2
+
+    with r the residuals over the posterior, along the direction where it is largest. A visit has T
+    steps with one site's, so that each of them adds T V to a step's noise; V is taken in all
+    directions, as a margin.
+    """
+    if not problem.potentials.anywhere:
+        return np.zeros_like(problem.near.curvatures), "the sites' likelihoods are not Gaussian"
+    steps, shares = method.given("local_steps"), method.site_weights(problem.near.sizes)
+    residuals = problem.site_residuals
+    apart = residuals / shares[:, None] - residuals.sum(axis=1, keepdims=True)
+    squares = np.einsum("s,ksi,ksj->ij", shares, apart, apart) / len(residuals)
+    added = steps * float(np.linalg.eigvalsh(squares)[-1])
+    unsure = ""
+    if not step / 4 * added <= MOST_WIDENED:  # of the injected noise, NaN included
+        unsure = "the likelihoods of the sites are far from Gaussian for so long a visit"
+    return added * shares[:, None, None] ** 2 * np.eye(problem.near.mode.size), unsure
 
 
 def _around(
@@ -620,11 +733,9 @@ def unfitted(method: Method, problem: Problem) -> bool:
     """
     if not isinstance(method, FSGLD) or not method.corrects or problem.corrections is not None:
         return False
-    recipe = method.surrogate
-    if not isinstance(recipe, Recipe):
+    if not isinstance(method.surrogate, Recipe):
         return False
-    ideal = (recipe.kind, recipe.curvature, method.covariance) == ("anchored", "hessian", "full")
-    return not (ideal and problem.near.gaussian)
+    return not (_expands(method) and problem.near.gaussian)
 
 
 def keeps_posterior(method: Method) -> bool:

@@ -165,6 +165,7 @@ class Law:
         axes: columns are the directions along which the recursion runs; the coordinates when None.
         scales: units of the recursion's coordinates, (d,); those of the target when None.
         unsure: why it may not hold on a posterior that is not Gaussian, "" where nothing is known.
+        tries: messages that an iteration takes on average, dropped ones included, for one.
 
     Example:
         >>> from consortia.oracles import stale_sgld_law
@@ -184,6 +185,7 @@ class Law:
     axes: Float[np.ndarray, "d d"] | None = field(default=None, repr=False)
     scales: Float[np.ndarray, " d"] | None = field(default=None, repr=False)
     unsure: str = ""
+    tries: float = 1.0
 
     @property
     def spectral_radius(self) -> float:

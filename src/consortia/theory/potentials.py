@@ -104,9 +104,14 @@ class SitePotentials:
 
     def scores(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
         """Return the gradient of the log-density at some points, which the sites sum up to."""
-        likelihood = -self._gather(GRADIENTS, points)["gradients"].sum(axis=0)
+        likelihood = -self.site_gradients(points).sum(axis=1)
         prior = self._functions.prior_gradients(self._to(points))
         return likelihood + np.asarray(prior, np.float64)
+
+    def site_gradients(self, points: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K S d"]:
+        """Return the gradient of every site's −log-likelihood at some points."""
+        sent = self._gather(GRADIENTS, points)["gradients"]
+        return np.asarray(sent, np.float64).swapaxes(0, 1)
 
     def prior(self, position: Flat) -> tuple[float, Flat, Float[np.ndarray, "d d"]]:
         """Return value, gradient and Hessian of −log-prior."""

@@ -30,6 +30,7 @@ from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
 from consortia.theory.bias import Problem, errors_of, known_law
 from consortia.theory.coupled_modes import CoupledModes
+from consortia.theory.delays import DelayedModes
 from consortia.theory.expansion import DIRECTIONS
 from consortia.theory.law import Law
 
@@ -37,7 +38,7 @@ GRADIENTS_OF_A_MESSAGE = 30.0
 """Gradients of all rows of a site that a message takes as long as: over a network between hospitals
 a message takes a good part of a second, and a gradient of some thousand rows milliseconds."""
 
-DOUBLINGS, HALVINGS, BISECTIONS, REFINEMENTS = 4, 16, 2, 5
+DOUBLINGS, HALVINGS, BISECTIONS, REFINEMENTS = 4, 30, 2, 5
 """Numbers of changes of a step on its way to the longest that meets the target: few, since only
 costs are compared; more of the best settings' step."""
 
@@ -188,10 +189,9 @@ def search(
     Raises:
         InputError: nothing is predicted for the method or the posterior.
     """
-    few, networked = many(problem, method), method.network is not None
-    aside = problem.compared(few=few) if few or networked else problem
-    tried = compared(aside, method, taken, price, begin)
-    whole_problem = problem.compared(few=False) if networked else problem
+    few = many(problem, method)
+    tried = compared(problem.compared(few=few), method, taken, price, begin)
+    whole_problem = problem.compared(few=False)
     confirmed: list[Tried] = []
     reasons: list[InputError] = []
     for number, made in enumerate(tried):
@@ -213,7 +213,7 @@ def search(
     if not confirmed and reasons:
         raise reasons[0]
     confirmed.sort(key=lambda made: made.cost)
-    if confirmed and isinstance(confirmed[0].law.recursion, CoupledModes):
+    if confirmed and isinstance(confirmed[0].law.recursion, CoupledModes | DelayedModes):
         at = _steps(problem, method, dict(confirmed[0].settings), taken, price)
         exact = _adjusted(at, method, confirmed[0].step, CONFIRMED)
         confirmed[:1] = [] if exact is None else [exact]
@@ -370,7 +370,7 @@ def _steps(
             return None, math.inf if math.isnan(part) else part
         off, ratio = errors_of(law, near)
         shift, wide = float(abs(off).max()), float(abs(ratio - 1).max())
-        cost = law.rounds_per_draw * price.of(spent, sites)
+        cost = law.rounds_per_draw * law.tries * price.of(spent, sites)
         counts = spent.messages, in_a_row(spent, sites)
         tried = Tried(tuple(settings.items()), stepped, step, law, cost, *counts, shift, wide)
         return tried, part

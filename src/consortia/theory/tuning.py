@@ -18,7 +18,7 @@ import numpy as np
 from consortia import schedules
 from consortia.algorithms.preconditioning import Preconditioned
 from consortia.core import arguments
-from consortia.core.contract import Method
+from consortia.core.contract import Method, SurrogateBased
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.verdict import K_HAT
 from consortia.errors import InputError
@@ -130,7 +130,7 @@ class Choice:
     rounds_per_draw: float
     prediction: BiasPrediction  # of the method's bias
     tried: tuple[Tried, ...] = ()  # settings that were compared, the cheapest first
-    margin: bool = False  # half of the target was kept
+    margin: str = ""  # why half of the target was kept, where it was
 
     def line(self, target: BiasTarget) -> str:
         """Describe the choice in words."""
@@ -143,7 +143,7 @@ class Choice:
             chosen = "chosen: the largest"
         margin = ""
         if self.margin:
-            margin = "half of the target, as the posterior is far from its Gaussian law: "
+            margin = f"half of the target, as {self.margin}: "
             target = target.halved()
         return (
             f"{self.step_size:.4g}, {chosen} with a predicted bias within {margin}{target}; {draw}"
@@ -190,12 +190,11 @@ def choose_step(
             arguments would do.
     """
     try:
-        # importance weights towards the posterior doubt the Gaussian law
-        far = not problem.near.gaussian and (problem.near.k_hat or 0.0) > K_HAT
+        margin = _margin(problem, method)
         kept, within = target, str(target)
-        if far:
+        if margin:
             kept = target.halved()
-            within = f"half of the target, {kept}, as the posterior is far from its Gaussian law"
+            within = f"half of the target, {kept}, as {margin}"
         with one_thread():
             choice = best_choice(problem, method, kept)
     except InputError as error:
@@ -209,7 +208,7 @@ def choose_step(
         ) from error
     if choice is None:
         raise InputError(
-            f"no step size of {method.name} meets {within if far else f'the target, {kept}'}. "
+            f"no step size of {method.name} meets {within if margin else f'the target, {kept}'}. "
             f"{_advice(problem, method, kept, rounds, chains)}"
         )
     draws = rounds * chains / choice.rounds_per_draw
@@ -221,7 +220,18 @@ def choose_step(
             f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
             f"{LEAST_DRAWS:.0f}. {_advice(problem, method, kept, rounds, chains)}"
         )
-    return replace(choice, margin=far)
+    return replace(choice, margin=margin)
+
+
+def _margin(problem: Problem, method: Method) -> str:
+    """Explain why half of a target is kept; "" where all of it is used."""
+    if problem.near.gaussian:
+        return ""
+    if (problem.near.k_hat or 0.0) > K_HAT:  # the importance weights towards the posterior
+        return "the posterior is far from its Gaussian law"
+    if isinstance(method, SurrogateBased) and method.fits_surrogates:
+        return "surrogates follow likelihoods that are not Gaussian near the mode only"
+    return ""
 
 
 def best_choice(problem: Problem, method: Method, target: BiasTarget) -> Choice | None:
