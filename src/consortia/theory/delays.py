@@ -135,7 +135,7 @@ class DelayedModes(Recursion):
 
         Single gradients that differ from site to site are noise of the order in which they come,
         and pull the mean aside: after its own update a worker fetches what its gradient
-        :math:`p_c` has moved by :math:`b^	op F p_c`.
+        :math:`p_c` has moved by :math:`b^\top F p_c`.
         """
         delays = Delays.of(trace, latest)
         if latest:
