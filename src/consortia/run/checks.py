@@ -255,8 +255,8 @@ def _without_prior(model: Model, params: PyTree) -> list[str]:
     if model.log_prior is None:
         return names
     moved = np.zeros(len(names), bool)
-    for place in (params, jax.tree.map(lambda leaf: leaf + 1, params)):
-        slopes = jax.tree.leaves(jax.grad(model.log_prior)(place))
+    for point in (params, jax.tree.map(lambda leaf: leaf + 1, params)):
+        slopes = jax.tree.leaves(jax.grad(model.log_prior)(point))
         moved |= np.concatenate([np.ravel(slope) for slope in slopes]) != 0
     return [name for name, known in zip(names, moved, strict=True) if not known]
 
