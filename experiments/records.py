@@ -204,8 +204,8 @@ def best(paper: Paper, study: Study) -> Record | None:
     """Return the stored record of the largest scale, or None.
 
     What it has not found, because some settings were too long to run, smaller ones have: such a
-    finding says its own share of the paper's size. Of a single run the error is at most the
-    standard deviation of shorter ones, where those were several.
+    finding says its own share of the paper's size. Of a single run the error is taken
+    from shorter ones, where those were several: they average fewer draws, and vary more.
     """
     found = list(stored(paper, study).values())
     if not found:

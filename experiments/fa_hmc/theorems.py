@@ -2,7 +2,8 @@ r"""What section 4's theorems say, by the exact law of two Gaussian clients.
 
 The clients are N(2, 1) and N(0, 4) with even weights, in one dimension, and chains start at 6. The
 number of rounds to a given W₂² is the least over step sizes, as the theorems choose η for ε. With a
-local accept/reject step, which section 2.2 says one may add, many chains take the place of a law.
+local accept/reject step, which section 2.2 permits, there is no such law: many chains take its
+place.
 """
 
 from __future__ import annotations
