@@ -141,14 +141,16 @@ class DelayedModes(Recursion):
         if latest:
             return cls(server, delays, slopes, noise, latest, np.zeros(pulls.shape[1]))
         curvatures = slopes * delays.shares[:, None, None]
-        own = np.einsum("sii->si", curvatures)
+        diagonals = np.einsum("sii->si", curvatures)
         moved = float(server.broadcast @ server.force)
-        mean = -(delays.shares @ pulls + moved * (own * pulls).sum(axis=0)) / own.sum(axis=0)
+        mean = -(delays.shares @ pulls + moved * (diagonals * pulls).sum(axis=0)) / diagonals.sum(
+            axis=0
+        )
         noise = noise + pulls[:, :, None] * pulls[:, None]
         return cls(server, delays, curvatures, noise, latest, mean)
 
     @cached_property
-    def _own(self) -> Float[np.ndarray, "sites d"]:
+    def _diagonals(self) -> Float[np.ndarray, "sites d"]:
         return np.einsum("sii->si", self.curvatures)
 
     @cached_property
@@ -165,7 +167,7 @@ class DelayedModes(Recursion):
     def _pulled(self, z: Array) -> tuple[Array, Array]:
         """Return T and −z T' at points (d,), of each direction its own."""
         total, late = np.zeros_like(z), np.zeros_like(z)
-        for row in (self.delays.chances.T @ self._own)[::-1]:  # Horner's scheme
+        for row in (self.delays.chances.T @ self._diagonals)[::-1]:  # Horner's scheme
             late = late / z + total
             total = total / z + row
         return total, late / z
@@ -191,7 +193,9 @@ class DelayedModes(Recursion):
         plain, sent, moved = self._polynomials
         points, _, late = self.delays.spectrum
         z = np.exp(1j * points)
-        left = np.polyval(plain, z)[:, None] - np.polyval(sent, z)[:, None] * (late @ self._own)
+        left = np.polyval(plain, z)[:, None] - np.polyval(sent, z)[:, None] * (
+            late @ self._diagonals
+        )
         return np.polyval(moved, z)[:, None] / left, np.polyval(sent, z)[:, None] / left
 
     @cached_property
