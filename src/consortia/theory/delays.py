@@ -62,7 +62,7 @@ class Delays:
         """Count the delays of a server's accepted updates.
 
         Args:
-            trace: of one server, in which each worker has an update.
+            trace: of one server.
             latest: every update reads the last gradient of every worker, else the one that came.
         """
         kept = ~trace.dropped
@@ -71,6 +71,10 @@ class Delays:
         for site in range(trace.workers):
             at = np.flatnonzero(worker == site)
             shares[site] = at.size / worker.size
+            if not at.size:  # all of its gradients are dropped, and others of the site's are not
+                each.append(np.ones(1))
+                held.append(np.ones(1))
+                continue
             at = at[1:] if at.size > 1 else at  # the first one's point is the start
             late = at - version[at]
             spans = np.diff(at, append=at[-1] + 1) if latest else np.ones(at.size, int)
