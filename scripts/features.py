@@ -63,7 +63,7 @@ FEATURES = (
     ),
     Feature("run and store", ("run", "store"), 4883),
     Feature("report", ("report", "diagnostics/figures"), 3566),
-    Feature("theory", ("theory",), 4490),
+    Feature("theory", ("theory",), 4497),
 )
 
 
