@@ -104,6 +104,17 @@ def test_delays_of_sums_go_on_until_the_next_gradient() -> None:
     np.testing.assert_allclose(sums.chances.sum(axis=1), 1)
 
 
+def test_a_worker_whose_gradients_are_all_dropped_has_no_share() -> None:
+    slow = latency.constant((1.0, 1.0, 1.0, 50.0))
+    trace = simulate(slow, workers=4, updates=400, max_staleness=3)
+    delays = Delays.of(trace, False)
+    np.testing.assert_allclose(delays.shares, [1 / 3, 1 / 3, 1 / 3, 0], atol=5e-3)
+    sent = np.ones((4, 1, 1)), np.zeros((4, 1)), np.zeros((4, 1, 1))
+    law = DelayedModes.of(langevin_server(0.02), trace, *sent, latest=False)
+    exact = stale_server_law(langevin_server(0.02), 1.0, 2).stationary.variance
+    np.testing.assert_allclose(law.stationary().full[0], exact, rtol=5e-3)
+
+
 def problem_of(apart: float, *, sites: int = 4) -> Problem:
     """Return a linear regression; with 0 each site has the same rows."""
     rng = np.random.default_rng(1)

@@ -99,8 +99,9 @@ def test_a_step_is_chosen_where_the_prediction_holds():
 
 
 def test_no_step_is_chosen_where_the_prediction_holds_at_none():
-    """What the surrogates of unlike sites do to another posterior than a Gaussian is not known."""
-    problem, method = Problem(*unlike.posterior("poisson")), unlike.METHODS["fsgld"]()
+    """What surrogates at the sites' own modes do to another posterior than a Gaussian one."""
+    problem = Problem(*unlike.posterior("poisson"))
+    method = consortia.fsgld(None, local_steps=2, surrogate="laplace")
     with pytest.raises(InputError, match=r"none can be chosen: .* may not hold at any step: .*fed"):
         choose_step(problem, method, BiasTarget(), rounds=40_000, chains=4)
     problem = Problem(*unlike.posterior("linear"))

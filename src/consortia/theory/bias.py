@@ -6,6 +6,7 @@ that law with the posterior, or says why there is no prediction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from copy import copy
 from dataclasses import replace
@@ -707,10 +708,13 @@ def _bent(method: FSGLD, problem: Problem, step: float) -> tuple[Float[np.ndarra
     residuals = problem.site_residuals
     apart = residuals / shares[:, None] - residuals.sum(axis=1, keepdims=True)
     squares = np.einsum("s,ksi,ksj->ij", shares, apart, apart) / len(residuals)
-    added = steps * float(np.linalg.eigvalsh(squares)[-1])
+    added = math.inf  # where the likelihood is not finite over the posterior
+    if np.isfinite(squares).all():
+        added = steps * float(np.linalg.eigvalsh(squares)[-1])
     unsure = ""
-    if not step / 4 * added <= MOST_WIDENED:  # of the injected noise, NaN included
+    if not step / 4 * added <= MOST_WIDENED:  # of the injected noise
         unsure = "the likelihoods of the sites are far from Gaussian for so long a visit"
+        added = added if math.isfinite(added) else 0.0
     return added * shares[:, None, None] ** 2 * np.eye(problem.near.mode.size), unsure
 
 

@@ -62,7 +62,7 @@ class Delays:
         """Count the delays of a server's accepted updates.
 
         Args:
-            trace: of one server, in which each worker has an update.
+            trace: of one server.
             latest: every update reads the last gradient of every worker, else the one that came.
         """
         kept = ~trace.dropped
@@ -71,6 +71,10 @@ class Delays:
         for site in range(trace.workers):
             at = np.flatnonzero(worker == site)
             shares[site] = at.size / worker.size
+            if not at.size:  # all of its gradients are dropped, and others of the site's are not
+                each.append(np.ones(1))
+                held.append(np.ones(1))
+                continue
             at = at[1:] if at.size > 1 else at  # the first one's point is the start
             late = at - version[at]
             spans = np.diff(at, append=at[-1] + 1) if latest else np.ones(at.size, int)
@@ -141,14 +145,16 @@ class DelayedModes(Recursion):
         if latest:
             return cls(server, delays, slopes, noise, latest, np.zeros(pulls.shape[1]))
         curvatures = slopes * delays.shares[:, None, None]
-        own = np.einsum("sii->si", curvatures)
+        diagonals = np.einsum("sii->si", curvatures)
         moved = float(server.broadcast @ server.force)
-        mean = -(delays.shares @ pulls + moved * (own * pulls).sum(axis=0)) / own.sum(axis=0)
+        mean = -(delays.shares @ pulls + moved * (diagonals * pulls).sum(axis=0)) / diagonals.sum(
+            axis=0
+        )
         noise = noise + pulls[:, :, None] * pulls[:, None]
         return cls(server, delays, curvatures, noise, latest, mean)
 
     @cached_property
-    def _own(self) -> Float[np.ndarray, "sites d"]:
+    def _diagonals(self) -> Float[np.ndarray, "sites d"]:
         return np.einsum("sii->si", self.curvatures)
 
     @cached_property
@@ -165,7 +171,7 @@ class DelayedModes(Recursion):
     def _pulled(self, z: Array) -> tuple[Array, Array]:
         """Return T and −z T' at points (d,), of each direction its own."""
         total, late = np.zeros_like(z), np.zeros_like(z)
-        for row in (self.delays.chances.T @ self._own)[::-1]:  # Horner's scheme
+        for row in (self.delays.chances.T @ self._diagonals)[::-1]:  # Horner's scheme
             late = late / z + total
             total = total / z + row
         return total, late / z
@@ -191,7 +197,9 @@ class DelayedModes(Recursion):
         plain, sent, moved = self._polynomials
         points, _, late = self.delays.spectrum
         z = np.exp(1j * points)
-        left = np.polyval(plain, z)[:, None] - np.polyval(sent, z)[:, None] * (late @ self._own)
+        left = np.polyval(plain, z)[:, None] - np.polyval(sent, z)[:, None] * (
+            late @ self._diagonals
+        )
         return np.polyval(moved, z)[:, None] / left, np.polyval(sent, z)[:, None] / left
 
     @cached_property
