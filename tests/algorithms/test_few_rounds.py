@@ -361,6 +361,32 @@ def fitted(heights: Heights, d: int, count: int = 2500) -> Surrogate:
     return fit_surrogate(points, heights(points), rng, np.zeros(len(points)))
 
 
+def skewed(z: np.ndarray) -> np.ndarray:
+    """Return log-densities that are normal but in one direction, as of a log standard deviation."""
+    bend = (np.exp(1.2 * z[:, 0]) - 1.2 * z[:, 0] - 1) / 1.44
+    return -(z[:, 1:] ** 2).sum(axis=1) / 2 - bend
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_of_sites_leaves_a_surrogate_its_bulk(seed: int) -> None:
+    """Of 495 terms and 4,800 points noise of .3 adds at most .1; it had added .6 to .8."""
+    d, rng = 8, np.random.default_rng(seed)
+    scales = np.repeat([1.0, 2.2, 4.0], [2000, 2000, 1000])[:, None]
+    points = scales * rng.standard_normal((5000, d))
+    points = points[skewed(points) > -200]
+    heights, added = skewed(points), rng.standard_normal(len(points))
+    fresh = np.random.default_rng(100 + seed).standard_normal((2000, d))
+    fresh = fresh[skewed(fresh) > -12]
+    errors = []
+    for noise in (0.0, 0.3):
+        given = heights + noise * added, np.random.default_rng(seed)
+        surrogate = fit_surrogate(points, *given, np.full(len(points), noise))
+        away = surrogate.log_density(fresh) - skewed(fresh)
+        errors.append(np.std(away))
+        assert surrogate.error < 0.5
+    assert errors[1] < errors[0] + 0.1
+
+
 def spoiled_quadratic(d: int) -> Surrogate:
     """Half a parabola and more: narrower than the envelope and beside its middle."""
     return fitted(lambda points: -((points - 0.3) ** 2).sum(axis=1), d, 1500)

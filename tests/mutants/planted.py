@@ -151,6 +151,12 @@ MUTANTS = (
         "hostile/test_settled_rows.py::"
         "test_one_factor_has_the_uncertainty_of_measured_and_of_all_values[products]",
     ),
+    Mutant(  # where sites add noise, points far out count as much as those of the bulk
+        "surrogates/proposals/regression.py",
+        "noise = relative * np.hypot(NOISE, added)",
+        "noise = np.hypot(NOISE * relative, added)",
+        "algorithms/test_few_rounds.py::test_noise_of_sites_leaves_a_surrogate_its_bulk",
+    ),
     Mutant(  # scores of plain densities without their volume
         "surrogates/proposals/unbent.py",
         "return z, -self.tail.log_slope(z).sum(axis=1)",

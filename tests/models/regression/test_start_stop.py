@@ -128,7 +128,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     given: Any = {"oslo": wrong, "lima": SITES["lima"]}
     for formula, family, what in (
         ("Surv(start, stop, status > 0) ~ x", "cox", "before the stop"),
-        ("Surv(stop, status > 0) ~ x + strata(ward)", "weibull", "is for family 'cox'"),
+        ("Surv(stop, status > 0) ~ x + strata(ward)", "weibull", "needs family 'cox'"),
         ("Surv(stop, status > 0) ~ x:strata(ward)", "cox", "must be a separate term"),
         ("Surv(stop, status > 0) ~ x + frailty(ward)", "cox", r"\(1 \| column\), with .*weibull"),
         ("Surv(start, stop, status, x) ~ x", "cox", "start, stop and event"),

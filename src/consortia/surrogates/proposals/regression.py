@@ -144,7 +144,7 @@ def fit_surrogate(
     places = z[near[np.argsort(chosen[near])[:count]]]
     features = _features(z, degree, places)
     added = noises[kept]
-    noise = np.hypot(NOISE * relative, added)
+    noise = relative * np.hypot(NOISE, added)  # far out the terms say less, noise or none
     weighted, wanted = features / noise, rest / noise
     learnt, tested = weighted[:, ~held], weighted[:, held]
     gram, right = learnt @ learnt.T, learnt @ wanted[~held]  # of one array: half the operations
