@@ -56,16 +56,13 @@ def test_averages_over_devices_have_the_bits_of_one_device(alone, tmp_path, devi
 
 
 @pytest.mark.parametrize("kind", ["1x2", f"2x1{problem.PARTS}"])
-def test_divided_chains_and_large_messages_differ_in_their_last_bits(alone, tmp_path, kind):
-    """Both conditions of docs/engines.md under which bits are not promised, and rounding is."""
+def test_divided_chains_and_large_messages_agree_up_to_rounding(alone, tmp_path, kind):
+    """Under both conditions of docs/engines.md bits are not promised, and may yet be equal."""
     divided = draws(tmp_path, kind, JAX_NUM_CPU_DEVICES="2")
-    same = []
     for case, other in zip(divided, alone, strict=True):
         for name, variable in case.items():
             gap = np.abs(variable.values - other[name].values)
             assert gap.max() <= ROUNDING * other[name].values.std()
-            same.append(not gap.any())
-    assert not all(same), "the condition in docs/engines.md may be wider than it need be"
 
 
 def test_averages_over_ranks_have_the_bits_of_one_process(alone, tmp_path):

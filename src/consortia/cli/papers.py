@@ -157,6 +157,7 @@ def _write_pages() -> None:
                 drawing.save(paper, study, record, records.picture(paper, study))
         drawing.save_sheet(paper, records.RESULTS / paper.name / "sheet.svg")
     for path, text in pages.pages().items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         typer.echo(f"wrote {path}")
 
