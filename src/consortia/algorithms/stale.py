@@ -77,8 +77,8 @@ Count = Int[Array, ""]
 SOURCE = "Chen, Ding, Li, Zhang, Carin (2016)"
 
 CAP = 1.5
-"""Cap on staleness that is tried, with none and 1, in means of it: with log-normal durations that
-of 1 drops a fifth of the gradients, and a run that drops half of them is refused."""
+"""Caps on staleness that are tried: none, its mean W - 1, and this many times that. With log-normal
+durations the mean drops a fifth of the gradients; a run that drops half of them is refused."""
 
 # --- what the samplers have in common ------------------------------------------------------------
 

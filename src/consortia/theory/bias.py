@@ -530,31 +530,26 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         np.repeat(pulls, times, axis=0),
         np.repeat(noise / share[:, None, None] ** 2, times, axis=0),
     )
+    server, turned, recursion = server_of(method, step), False, None
+    if not by_delays:
+        gradients, turned = in_blocks(*sent)
+        events = server, Arrivals(trace.worker, trace.dropped), gradients
+        stretch = min(stretch, len(trace.worker))
+        recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
+        if method.steps_a_task > 1:
+            recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
+    kind = "law by the mean delays of" if recursion is None else "exact law along"
     law = Law(
-        DelayedModes.of(server_of(method, step), trace, *sent, latest=latest),
+        recursion or DelayedModes.of(server, trace, *sent, latest=latest),
         Moments(np.zeros_like(values), near.covariance),
         axes=axes,
         remedy="Lower the step size, or take fewer workers.",
-        basis=f"the law by the mean delays of a simulated trace of {trace.updates:,} updates, with "
-        "the gradients' noise at the mode",
+        basis=f"the {kind} a simulated trace of {trace.updates:,} updates, with the gradients' "
+        "noise at the mode",
+        unsure=TURNED if turned else "",
         tries=len(trace.worker) / trace.updates,
     )
-    if by_delays:
-        return law
-    gradients, turned = in_blocks(*sent)
-    events = server_of(method, step), Arrivals(trace.worker, trace.dropped), gradients
-    stretch = min(stretch, len(trace.worker))
-    recursion = ArrivalRecursion(*events, latest=latest, stretch=stretch)
-    if method.steps_a_task > 1:
-        recursion = TaskRecursion(*events, latest, stretch, steps=method.steps_a_task)
-    law = replace(
-        law,
-        recursion=recursion,
-        basis=f"the exact law along a simulated trace of {trace.updates:,} updates, with the "
-        "gradients' noise at the mode",
-        unsure=TURNED if turned else "",
-    )
-    if not law.stable or recursion.latest or sites == 1:
+    if recursion is None or not law.stable or recursion.latest or sites == 1:
         return law
     away = np.abs(law.stationary.bias) / near.sd
     return replace(law, notes=(OWN_SITES,) if away.max() > SEEN_SHIFT else ())

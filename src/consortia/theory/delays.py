@@ -10,8 +10,8 @@ With :math:`P_c(z) = \operatorname{E} z^{-\tau}` over the updates of a trace, an
 
 where :math:`\nu` is the noise as it would come with a gradient. Variances are integrals of spectra
 over the frequencies. What is left out is of second order in :math:`h\lambda\tau`: that delays
-change from update to update. Curvatures that are not diagonal cancel in the sum, but for sites of
-unlike delays, which couple directions by
+change from update to update. Curvatures that are not diagonal cancel in the sum, but sites whose
+delays differ couple directions by
 
 .. math:: K = \sum_c H_c\,(\bar\tau_c - \bar\tau), \qquad
           \delta T(z) = -\log z\; \bar P(z)\,(K - \operatorname{diag} K)
@@ -44,8 +44,13 @@ A_DELAY, MOST_EQUAL = 2, 600
 SLOWEST = 100 * LOWEST
 """Least 1 - ρ of a recursion whose spectrum is known down to where it is flat."""
 
-NEWTON, SETTLED = 12, 1e-9
-"""Steps to a root of the recursion, and the change that is left then."""
+BETWEEN = -0.5 + 0.7j
+"""Logarithm, times the mean delay, of a place between a real root and a pair: that of a double root
+is -1, and of a pair that just settles i π/2."""
+
+NEWTON, SETTLED = 40, 1e-9
+"""Steps to a root of the recursion, of which each halves the distance to a double one, and the
+largest that the last may be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,9 +152,8 @@ class DelayedModes(Recursion):
         curvatures = slopes * delays.shares[:, None, None]
         diagonals = np.einsum("sii->si", curvatures)
         moved = float(server.broadcast @ server.force)
-        mean = -(delays.shares @ pulls + moved * (diagonals * pulls).sum(axis=0)) / diagonals.sum(
-            axis=0
-        )
+        pulled = delays.shares @ pulls + moved * (diagonals * pulls).sum(axis=0)
+        mean = -pulled / diagonals.sum(axis=0)
         noise = noise + pulls[:, :, None] * pulls[:, None]
         return cls(server, delays, curvatures, noise, latest, mean)
 
@@ -178,18 +182,26 @@ class DelayedModes(Recursion):
 
     @cached_property
     def _roots(self) -> Float[np.ndarray, " d"]:
-        """The root next to where the spectrum of each direction is largest, NaN where none is."""
+        r"""Largest root of each direction that is found from a few places, NaN where none is.
+
+        They are the peak of its spectrum, 1, and one between the real root of short steps and the
+        pair of long ones, as of :math:`y' = -\lambda y(t - \tau)` around :math:`\lambda\tau = 1/e`.
+        """
         plain, sent, _ = self._polynomials
-        peaks = np.abs(self._answers[0]).argmax(axis=0)
-        z = np.exp(1j * self.delays.spectrum[0][peaks])
-        with np.errstate(all="ignore"):
-            for _ in range(NEWTON):
-                force, late = self._pulled(z)
-                off = np.polyval(plain, z) - np.polyval(sent, z) * force
-                slope = np.polyval(np.polyder(plain), z) + np.polyval(sent, z) * late / z
-                slope = slope - np.polyval(np.polyder(sent), z) * force
-                z = z - off / slope
-            return np.where(np.abs(off) < SETTLED * np.abs(slope), np.abs(z), np.nan)
+        peaks = np.exp(1j * self.delays.spectrum[0][np.abs(self._answers[0]).argmax(axis=0)])
+        between = np.exp(BETWEEN / (1 + self.delays.means.mean()))
+        sizes = []
+        for z in (peaks, np.ones_like(peaks), np.full_like(peaks, between)):
+            with np.errstate(all="ignore"):
+                for _ in range(NEWTON):
+                    force, late = self._pulled(z)
+                    off = np.polyval(plain, z) - np.polyval(sent, z) * force
+                    slope = np.polyval(np.polyder(plain), z) + np.polyval(sent, z) * late / z
+                    slope = slope - np.polyval(np.polyder(sent), z) * force
+                    z = z - off / slope
+                converged = np.abs(off) < SETTLED * np.abs(slope)
+            sizes.append(np.where(converged, np.abs(z), np.nan))
+        return np.fmax.reduce(sizes)
 
     @cached_property
     def _answers(self) -> tuple[Array, Array]:
@@ -214,10 +226,13 @@ class DelayedModes(Recursion):
 
     @cached_property
     def spectral_radius(self) -> float:
-        """Factor by which the mean's distance grows an update; infinite where it does not fall."""
-        sizes = self._roots
-        largest = max(sizes[np.isfinite(sizes)], default=1.0)  # those of slow directions are known
-        if largest > 1 - SLOWEST or not self._settles.all():
+        """Factor by which the mean's distance grows an update; infinite where it does not fall.
+
+        Where no root of the flattest direction is found it is infinite, too.
+        """
+        sizes, flattest = self._roots, self._diagonals.sum(axis=0).argmin()
+        largest = sizes[np.isfinite(sizes)].max(initial=0.0)
+        if not self._settles.all() or math.isnan(sizes[flattest]) or largest > 1 - SLOWEST:
             return math.inf
         return float(largest)
 
