@@ -53,12 +53,26 @@ def test_so_is_one_of_every_algorithm(name):
         entry.factory(**{f"{known}s": 1})
 
 
-def test_an_argument_that_is_missing_is_named_with_how_the_function_is_called():
-    with pytest.raises(KeywordError, match=r"write sample\(model, sites, algorithm\)") as caught:
-        consortia.sample(object(), consortia.few_rounds())
-    assert caught.value.argument == "algorithm"
-    with pytest.raises(KeywordError, match="path and sites missing"):
-        consortia.resume(model=object(), algorithm=consortia.few_rounds())
+@pytest.mark.parametrize(
+    ("call", "words", "argument"),
+    [
+        (lambda: consortia.sample(object(), consortia.few_rounds()),
+         "sample: algorithm missing: write sample(model, sites, algorithm).", "algorithm"),
+        (lambda: consortia.resume(model=object(), algorithm=consortia.few_rounds()),
+         "path and sites missing", "path"),
+        (lambda: consortia.private_posterior(),
+         "write private_posterior(epsilon=..., delta=...)", "epsilon"),
+        (lambda: consortia.Model(init=0.0), "log_prior and log_likelihood missing", "log_prior"),
+        (lambda: consortia.loo(), "results missing", "results"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_missing_is_named_with_how_the_function_is_called(
+    call, words, argument
+):
+    with pytest.raises(KeywordError) as caught:
+        call()
+    assert words in str(caught.value)
+    assert caught.value.argument == argument
 
 
 def test_a_graph_in_the_place_of_its_matrix_is_answered_with_how_one_is_made():

@@ -10,7 +10,7 @@ import math
 import re
 import tomllib
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -207,18 +207,10 @@ def unknown(name: str, allowed: Iterable[str]) -> str:
 def hinted(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function; it names arguments that are missing, and the nearest of an unknown."""
     parameters = inspect.signature(function).parameters
-    known = [name for name in parameters if name != "cls"]
-    positional = [n for n, each in parameters.items() if each.kind is each.POSITIONAL_OR_KEYWORD]
-    needed = [name for name in positional if parameters[name].default is inspect.Parameter.empty]
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> R:
-        check_keywords(function.__name__, options, known)
-        missing = [name for name in needed if name not in {*positional[: len(args)], *options}]
-        if missing:
-            usage = ", ".join(name for name in needed if name != "cls")
-            text = f"{function.__name__}: {' and '.join(missing)} missing: write"
-            raise KeywordError(f"{text} {function.__name__}({usage}).").at(missing[0])
+        check_call(function.__name__, parameters, len(args), options)
         return function(*args, **options)
 
     return call
@@ -240,16 +232,36 @@ class Hinted(ABCMeta):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return a new object of the class."""
-        check_keywords(cls.called, options, inspect.signature(cls).parameters)
+        check_call(cls.called, inspect.signature(cls).parameters, len(args), options)
         return super().__call__(*args, **options)
 
 
-def check_keywords(called: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse a keyword that a function does not have; name the nearest one."""
-    names = list(known)
-    for name in given:
+def check_call(
+    called: str,
+    parameters: Mapping[str, inspect.Parameter],
+    count: int,
+    options: Iterable[str],
+) -> None:
+    """Refuse a keyword that a function does not have, with the nearest one, and missing arguments.
+
+    Args:
+        called: the function's name in messages.
+        parameters: its own, of a class method with ``cls``.
+        count: arguments that are given by their places.
+        options: names of those that are given by name.
+    """
+    names = [name for name in parameters if name != "cls"]
+    for name in options:
         if name not in names:
             raise KeywordError(f"{called}: {name} is {unknown(name, names)}.").at(name)
+    given, needed = {*list(parameters)[:count], *options}, dict[str, str]()
+    for name in names:
+        each = parameters[name]
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            needed[name] = f"{name}=..." if each.kind is each.KEYWORD_ONLY else name
+    if missing := [name for name in needed if name not in given]:
+        text = f"{called}: {' and '.join(missing)} missing: write"
+        raise KeywordError(f"{text} {called}({', '.join(needed.values())}).").at(missing[0])
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.core.parameters import (
     draw_imputations,
@@ -122,6 +123,7 @@ class LeftOut(Shown):
         return pd.DataFrame({**columns, "k_above_0.7": bad}, index=list(self.names))
 
 
+@arguments.hinted
 def loo(
     results: Mapping[str, tuple[Any, Model, Sites]], *, engine: Engine | None = None
 ) -> LeftOut:

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.core.tails import Tail
 from consortia.data.sites import Sites
@@ -32,6 +33,7 @@ from consortia.models._shared import Array, PyTree
 CALLER = "from_pymc"
 
 
+@arguments.hinted
 def from_pymc(model: Any, rows: Sites | Mapping[str, Any]) -> Model:
     r"""Return the model of a PyMC model, its log-likelihood cut into rows.
 

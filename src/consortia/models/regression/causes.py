@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core import arguments
 from consortia.errors import InputError, wrong
 from consortia.models.regression.model import Regression
 from consortia.models.regression.prediction import chains_of, of_chains
 from consortia.models.regression.risk import incidences
 
 
+@arguments.hinted
 def cumulative_incidence(
     causes: Mapping[str, tuple[Regression, Any]],
     table: Any,
