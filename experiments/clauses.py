@@ -7,7 +7,7 @@ sections, and a clause without a row has a reason. Tests compare the list with t
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from experiments.claims import NOT_RUN, Paper
@@ -80,9 +80,10 @@ def page(verdicts: Sequence[tuple[Paper, Mapping[str, str]]], generated: str) ->
         generated,
         "",
         "All figures, tables, theorems, propositions, corollaries, lemmas and remarks of the five",
-        "papers, with the rows of `experiments/RESULTS.md` that check them and their verdicts, or",
-        "why there are none. *Ours* compares with nothing that is printed: bounds whose constants",
-        "the paper does not give have only such rows.",
+        "papers, with the numbers of rows that check them by verdict, or why there are none. The",
+        "rows are in `experiments/RESULTS.md`, where each begins with what it checks. *Ours*",
+        "compares with nothing that is printed: bounds whose constants the paper does not give",
+        "have only such rows.",
     ]
     for paper, verdict in verdicts:
         with_rows = checked(paper)
@@ -90,8 +91,9 @@ def page(verdicts: Sequence[tuple[Paper, Mapping[str, str]]], generated: str) ->
         number = sum(not ran.isdisjoint(with_rows[name]) for name in paper.clauses)
         count = f"{number} of {len(paper.clauses)} have a row that was run."
         lines += ["", f"## {paper.name}", "", count, ""]
-        lines += ["| clause | rows | or why none |", "|---|---|---|"]
+        lines += ["| clause | rows, by verdict | or why none |", "|---|---|---|"]
         for name, reason in paper.clauses.items():
-            told = ", ".join(f"`{row}`: {verdict[row]}" for row in with_rows[name])
-            lines.append(f"| {name} | {told} | {reason} |")
+            counts = Counter(verdict[row] for row in with_rows[name])
+            listed = "; ".join(f"{number} {outcome}" for outcome, number in counts.items())
+            lines.append(f"| {name} | {listed} | {reason} |")
     return "\n".join(lines) + "\n"

@@ -63,7 +63,7 @@ def test_a_clause_whose_rows_were_not_run_does_not_count():
     (paper,) = (one for one in PAPERS if one.name == "decentralized-ma-hmc")
     verdicts = {one.id: pages.kind(verdict) for _, one, _, verdict in pages.rows(paper)}
     told = clauses.page([(paper, verdicts)], "")
-    assert "| Figure 1 | `figures`: not run |  |" in told
+    assert "| Figure 1 | 1 not run |  |" in told
     assert "5 of 11 have a row that was run." in told
 
 
