@@ -21,6 +21,7 @@ from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
 from consortia.errors import InputError
+from consortia.schedules import Unchosen
 from consortia.store import checkpoint
 from consortia.theory import bias, settings, tuning
 from consortia.theory.bias import Problem, known_law
@@ -245,6 +246,24 @@ def test_the_messages_of_a_cost_are_those_of_the_plan(name: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         consortia.sample(problem.model, sites, method, rounds=1, progress=False, **options)
     assert found[0] == method.cost(np.array(sites.sizes), 3).messages
+
+
+@pytest.mark.parametrize("order", [0.7, 1.0, 2.0, 3.0])
+@pytest.mark.parametrize("far", [0.3, 0.7, 1.5, 3.0])
+def test_a_step_near_the_target_is_adjusted_in_few_tries_whatever_the_biass_order(
+    order: float, far: float
+) -> None:
+    parts: list[float] = []
+
+    def steps(step: float) -> tuple[Any, float]:
+        parts.append((far * step) ** order)
+        made = SimpleNamespace(step=step, cost=1 / step) if parts[-1] <= 1 else None
+        return made, parts[-1]
+
+    method: Any = SimpleNamespace(step_size=Unchosen())
+    made: Any = settings._adjusted(steps, method, 1.0)
+    assert settings.ENOUGH <= (far * made.step) ** order <= 1
+    assert len(parts) <= settings.ADJUSTMENTS
 
 
 def test_settings_of_many_parameters_are_near_the_best_in_all_directions() -> None:

@@ -162,6 +162,10 @@ class DelayedModes(Recursion):
         return np.einsum("sii->si", self.curvatures)
 
     @cached_property
+    def _by_delay(self) -> Float[np.ndarray, "delays d"]:
+        return self.delays.chances.T @ self._diagonals
+
+    @cached_property
     def _polynomials(self) -> tuple[Array, Array, Array]:
         """det(z − A), and times (z − A)⁻¹F read by the broadcast and as θ."""
         plain = np.poly(self.server.transition)
@@ -173,12 +177,14 @@ class DelayedModes(Recursion):
         return plain, answers[0], answers[1]
 
     def _pulled(self, z: Array) -> tuple[Array, Array]:
-        """Return T and −z T' at points (d,), of each direction its own."""
-        total, late = np.zeros_like(z), np.zeros_like(z)
-        for row in (self.delays.chances.T @ self._diagonals)[::-1]:  # Horner's scheme
-            late = late / z + total
-            total = total / z + row
-        return total, late / z
+        """Return T and −z T' at points (..., d), of each direction its own."""
+        inverse, total, late = 1 / z, np.zeros_like(z), np.zeros_like(z)
+        for row in self._by_delay[::-1]:  # Horner's scheme
+            late *= inverse
+            late += total
+            total *= inverse
+            total += row
+        return total, late * inverse
 
     @cached_property
     def _roots(self) -> Float[np.ndarray, " d"]:
@@ -190,17 +196,18 @@ class DelayedModes(Recursion):
         plain, sent, _ = self._polynomials
         peaks = np.exp(1j * self.delays.spectrum[0][np.abs(self._answers[0]).argmax(axis=0)])
         between = np.exp(BETWEEN / (1 + self.delays.means.mean()))
-        sizes = []
-        for z in (peaks, np.ones_like(peaks), np.full_like(peaks, between)):
-            with np.errstate(all="ignore"):
-                for _ in range(NEWTON):
-                    force, late = self._pulled(z)
-                    off = np.polyval(plain, z) - np.polyval(sent, z) * force
-                    slope = np.polyval(np.polyder(plain), z) + np.polyval(sent, z) * late / z
-                    slope = slope - np.polyval(np.polyder(sent), z) * force
-                    z = z - off / slope
-                converged = np.abs(off) < SETTLED * np.abs(slope)
-            sizes.append(np.where(converged, np.abs(z), np.nan))
+        z = np.stack([peaks, np.ones_like(peaks), np.full_like(peaks, between)])
+        step = np.full_like(z, np.inf)
+        with np.errstate(all="ignore"):
+            for _ in range(NEWTON):
+                force, late = self._pulled(z)
+                slope = np.polyval(np.polyder(plain), z) + np.polyval(sent, z) * late / z
+                slope = slope - np.polyval(np.polyder(sent), z) * force
+                step = (np.polyval(plain, z) - np.polyval(sent, z) * force) / slope
+                z = z - step
+                if not (np.abs(step) >= SETTLED).any():  # NaN stays NaN
+                    break
+        sizes = np.where(np.abs(step) < SETTLED, np.abs(z), np.nan)
         return np.fmax.reduce(sizes)
 
     @cached_property

@@ -50,6 +50,10 @@ next one is aimed at."""
 LEAST_PART = 0.01
 """Smallest part of the target that a bias is taken for: the next step is twice as long anyway."""
 
+LEAST_ORDER, MOST_CHANGE = 0.5, 2.0
+"""Least power of the step with which a bias is taken to grow, and the most that a step changes by:
+orders are 1 and 2 at short steps; two biases apart by rounding or by another law give any."""
+
 SHORTER = 0.8
 """Factor by which that step is shortened while a draw becomes cheaper."""
 
@@ -194,20 +198,23 @@ def search(
     whole_problem = problem.compared(few=False)
     confirmed: list[Tried] = []
     reasons: list[InputError] = []
+    longer = 1.0  # a step in all directions over one in few, as the last settings had it
     for number, made in enumerate(tried):
         whole: Tried | None = made
         if few or number == 0:
             try:
                 at = _steps(whole_problem, method, dict(made.settings), taken, price)
                 whole = (
-                    _adjusted(at, method, made.step)
+                    _adjusted(at, method, longer * made.step)
                     if few
                     else _tried(at, method, made.step, REFINEMENTS)
                 )
             except InputError as error:  # these have no law in all directions
                 reasons.append(error)
                 whole = None
-        confirmed += [] if whole is None else [whole]
+        if whole is not None:
+            confirmed.append(whole)
+            longer = whole.step / made.step
         if few and len(confirmed) == SHOWN:
             break
     if not confirmed and reasons:
@@ -339,6 +346,7 @@ def _adjusted(steps: Steps, method: Method, begin: float, tries: int = ADJUSTMEN
     if not isinstance(vars(method)["step_size"], Unchosen):
         return _tried(steps, method, begin)
     best, step, low, high = None, begin, 0.0, math.inf
+    before: tuple[float, float] | None = None  # a step and the part that its bias takes
     for _ in range(tries):
         try:
             made, part = steps(step)
@@ -349,7 +357,13 @@ def _adjusted(steps: Steps, method: Method, begin: float, tries: int = ADJUSTMEN
         low, high = (low, step) if made is None else (step, high)
         if ENOUGH <= part <= 1:
             break
-        wanted = step * min(max((AIM / max(part, LEAST_PART)) ** 0.7, 0.7), 2.0)
+        order = 1.0
+        if before is not None and 0 < part < math.inf:
+            order = math.log(part / before[1]) / math.log(step / before[0])
+        before = (step, part) if 0 < part < math.inf else None
+        order = order if order >= LEAST_ORDER else 1.0  # also where it is NaN
+        change = (AIM / max(part, LEAST_PART)) ** (1 / order)
+        wanted = step * min(max(change, 1 / MOST_CHANGE), MOST_CHANGE)
         step = wanted if low < wanted < high else math.sqrt(low * high)
     return best or _tried(steps, method, step)
 
