@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -142,3 +143,14 @@ def host_rows(model: Model, target: Target, held: Any, points: np.ndarray) -> np
     likelihood, params = model.host.site(held), target.layout.params(points)
     parts = slice(0, 2), slice(2, None)
     return np.concatenate([likelihood.of_rows(params, part) for part in parts], axis=1)
+
+
+@pytest.mark.parametrize("field", ["log_prior", "log_likelihood", "predict"])
+def test_a_model_with_another_function_is_not_evaluated_by_the_old_ones(field: str) -> None:
+    """Draws of ten times the rows had the spread of the rows."""
+    model = logistic_regression(1)
+    assert model.host is not None
+    other = dataclasses.replace(model, **{field: lambda *given: 10 * getattr(model, field)(*given)})
+    assert other.host is None
+    assert dataclasses.replace(other, check=None).host is None
+    assert dataclasses.replace(model, check=None).host is model.host

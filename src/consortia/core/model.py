@@ -82,7 +82,8 @@ class Model(metaclass=Hinted):
             that may take its place, by which its error is measured.
 
         host: optional, of a model whose functions take NumPy's arrays with leading axes, of many
-            points together: what evaluates it without compiling, where little is evaluated.
+            points together: what evaluates it without compiling, where little is evaluated. A copy
+            by `dataclasses.replace` with other functions has none.
 
         tails: laws by whose scores parameters are sampled, by the name of the scores; `few_rounds`
             also proposes in the parameters themselves, where these predict better.
@@ -122,12 +123,17 @@ class Model(metaclass=Hinted):
     sandwich: Callable[[PyTree, PyTree, Any], Any] | None = None
     host: HostDensity | None = None
     tails: Mapping[str, Tail] = field(default_factory=dict)
+    _of_host: tuple[Any, ...] = ()  # the functions that the host's are those of
 
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:
-            if self.log_likelihood is not None:
+            if self.log_likelihood not in (None, no_rows):  # `dataclasses.replace` gives no_rows
                 raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
             object.__setattr__(self, "log_likelihood", no_rows)
+        functions = self.log_prior, self.log_likelihood, self.site_log_likelihood, self.predict
+        if (self._of_host or functions) != functions:  # the host's are of another model
+            object.__setattr__(self, "host", None)
+        object.__setattr__(self, "_of_host", functions)
 
     def __repr__(self) -> str:
         """Return parameters with their shapes, and what else there is; nothing is called."""
