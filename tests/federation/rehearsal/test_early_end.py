@@ -159,7 +159,7 @@ def test_the_probability_beforehand_is_that_of_studies_like_it(
     text = beforehand(counted(tmp_path, formula, family), north, "north")
     assert f"a probability of {(ended + 0.5) / (runs + 1):.2f}, at most" in text
     assert f"Of {runs} made-up studies" in text
-    assert "if yours is like them: 3 to 25 sites of 60 to 3,000 rows, no level" in text
+    assert "if yours is like them: 3 to 25 sites of 60 to 3,000 rows" in text
     assert ("as far out as yours of dose" in text) == exposed
     assert ("Ask for log() of the column." in text) == exposed
 

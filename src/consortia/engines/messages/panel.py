@@ -43,8 +43,9 @@ ENDS = (
     "sites with the policy that is proposed answer {count} messages. A run that needs more, "
     "such as one whose draws are left to chains (at most {most}), ends there without a result: "
     "give it a larger maximum_messages at every site. It also ends where an answer would settle a "
-    "row: of {runs} ordinary studies {ended} did, {exposed} of them with a mean exp(...) and a "
-    "value of a column far out. consortia site rehearse gives the probability at a site."
+    "row, or the noise that prevents it leaves no draws: of {runs} ordinary studies {ended} did, "
+    "{exposed} of them with a mean exp(...) and a value of a column far out. consortia site "
+    "rehearse gives the probability at a site."
 )
 
 
