@@ -49,7 +49,11 @@ def test_the_short_study_of_logistic_regression_runs_every_sampler_on_every_spli
 ) -> None:
     require_data("mnist")
     parts = logistic.study("quick", 0)["parts"]
-    assert [len(found) for found in parts.values()] == [2, 5, 4, 4]
+    assert {name: len(found) for name, found in parts.items()} == {
+        "centralized": 2,
+        "partial view, rows": 4,
+        "ring, two digits each": 4,
+    }
     for found in parts.values():
         assert all(np.isfinite(entry["nll"]) for entry in found)
     # Chance is .1; tuned HMC on 400 rows is near .8.
@@ -67,7 +71,7 @@ def test_the_short_study_of_the_network_runs_every_sampler(
 ) -> None:
     require_data("mnist")
     parts = neural_network.study("quick", 0)["parts"]
-    assert [len(found) for found in parts.values()] == [2, 4, 2]
+    assert [len(found) for found in parts.values()] == [2, 4, 0]  # no random rows
     for found in parts.values():
         assert all(np.isfinite(entry["nll"]) for entry in found)
 
