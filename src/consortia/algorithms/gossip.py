@@ -1,4 +1,4 @@
-r"""Gossip samplers: DE-SGLD and DE-SGHMC, and a correction of them.
+r"""Gossip samplers DE-SGLD and DE-SGHMC, and a correction of their bias.
 
 N agents on a graph hold :math:`f_i = -\sum_{j \in i}\log p(z_j|x) - \tfrac1N \log p(x)`; they send
 their positions to their neighbours only, who average them with a doubly stochastic matrix W:
@@ -9,9 +9,9 @@ their positions to their neighbours only, who average them with a doubly stochas
     \qquad x_i' = \sum_j W_{ij} x_j + \eta v_i'
 
 with :math:`g_i` an estimate of :math:`\nabla f_i`, η the step size, γ the friction, v a velocity,
-ξ standard normal and :math:`U = \sum_i f_i`. All agents move from the old positions at once.
-At temperature 0 the first is distributed stochastic gradient descent (D-SG), and with a momentum
-its accelerated form (D-ASG); the second is a heavy ball.
+ξ standard normal and :math:`U = \sum_i f_i`. All agents move at the same time, from the old
+positions. At temperature 0 the first is distributed stochastic gradient descent (D-SG), and with a
+momentum its accelerated form (D-ASG); the second is a heavy ball.
 """
 
 from __future__ import annotations

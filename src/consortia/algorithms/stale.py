@@ -1,15 +1,16 @@
 r"""Asynchronous samplers with stale gradients: a parameter server and its workers.
 
 A worker computes a gradient at the parameters that it last fetched and sends it; the server does
-one step with it and answers that worker alone. By the time a gradient arrives the server has done
+one step with it and answers only that worker. By the time a gradient arrives the server has done
 τ other updates:
 
 .. math:: \theta_{l+1} = \text{step}\bigl(\theta_l, \; g(\hat\theta_{l-\tau_l})\bigr)
 
-with θ̂ what the server broadcast then. With W workers τ is W − 1 on average, whatever their speeds.
+where θ̂ is what the server broadcast then. With W workers τ is W − 1 on average, whatever their
+speeds.
 
-With several local steps a worker moves by itself before it sends. Beside θ̂ = y it fetches G, the
-sum of the sites' last gradients, and takes T steps with its own gradient made fresh,
+With several local steps a worker moves by itself before it sends. With θ̂ = y it fetches G, the sum
+of the sites' last gradients, and takes T steps in which it evaluates its own gradient anew,
 
 .. math:: z_{k+1} = z_k - h\bigl[G - \nabla U_c(y) + \nabla U_c(z_k)\bigr] + \sqrt{2h}\,\zeta_k
 
@@ -18,8 +19,8 @@ step of size hT,
 
 .. math:: \theta_{l+1} = \theta_l - hT \sum_c g_c + \sqrt{2h} \sum_k \zeta_k
 
-With T = 1 that is the single step above. It rests at the mode of the sum and nowhere else, however
-unlike the sites are.
+With T = 1 that is the single step above. Without noise its only fixed point is the mode of the sum,
+however different the sites are.
 
 A worker's own random numbers are counted by its task, the shared ones by the server's update; a
 worker does not know at which update its gradient will arrive, and so reads nothing that is shared.

@@ -1,4 +1,4 @@
-r"""Decentralized Metropolis-adjusted HMC: agents on a network, without a hub.
+r"""Decentralized Metropolis-adjusted HMC: agents on a network, without a server.
 
 m agents hold :math:`U_i = -\sum_{j \in i}\log p(z_j|\omega) - \tfrac1m\log p(\omega)` and mix with
 their neighbours by a doubly stochastic W. In each iteration of MA-HMC

@@ -2,9 +2,8 @@ r"""A posterior under differential privacy, in a few messages.
 
 Every row's gradient and curvature are clipped and rounded to integers, the sites add discrete
 Gaussian noise to their sums, and the server takes Newton steps from what it receives. The last
-message has most of the budget: at θ near the mode it brings g = ∇(−log L)(θ) + N, with a known
-variance of the noise N, and the curvature A. With those of the prior added, H = A + A₀, the result
-is
+message has most of the budget: at θ near the mode it gives g = ∇(−log L)(θ) + N, with noise N of
+known variance, and the curvature A. With those of the prior added, H = A + A₀, the result is
 
 .. math:: \mathrm{N}\bigl(\theta - H^{-1} g,\; H^{-1} + H^{-1}\,\mathrm{Cov}(N)\,H^{-1}\bigr)
 """
