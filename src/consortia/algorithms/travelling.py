@@ -265,7 +265,7 @@ class FSGLD(DSGLD, SurrogateBased):
     claims = Claims(
         samples="a law near the posterior, the nearer the better the surrogates",
         bias="variance O(h) from minibatches, often many times the posterior's; mean and the rest "
-        "in the measure of the surrogates' error",
+        "in proportion to the surrogates' error",
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equation 5, algorithm 1",
