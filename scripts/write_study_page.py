@@ -6,6 +6,7 @@ Run it after a change of a study's keys: ``make docs``. A test compares both wit
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def _partitions(schema: dict[str, Any]) -> list[str]:
     where = schema["properties"]["partition"]
     kinds = next(one for one in where["anyOf"] if "discriminator" in one)
     parts = [
-        "## `[partition]`\n\nHow a data set is dealt out to sites; its keys depend on `kind`.\n"
+        "## `[partition]`\n\nHow a data set is divided among sites; its keys depend on `kind`.\n"
     ]
     for kind, reference in kinds["discriminator"]["mapping"].items():
         table = schema["$defs"][reference.rpartition("/")[2]]
@@ -91,7 +92,7 @@ def _rows(keys: dict[str, Any], required: list[str]) -> str:
             default = "–"
         else:
             default = f"`{json.dumps(one['default'], ensure_ascii=False)}`"
-        meaning = one.get("description", "").replace("|", "\\|")
+        meaning = re.sub(":math:`([^`]*)`", r"$\1$", one.get("description", "")).replace("|", "\\|")
         lines.append(f"| `{name}` | {_values(one)} | {default} | {meaning} |")
     return "\n".join(lines) + "\n"
 

@@ -173,8 +173,9 @@ def _said(
             f"The law has mean {law[0]:.3f} and standard deviation {law[1]:.3f}, the run {run}; "
             f"the posterior has {right}."
         )
+    coarse = "" if exact else "; settings are coarse, to make the bias visible"
     return Found(
-        f"{said} One parameter, sites that disagree, and settings so coarse that a bias shows.",
+        f"{said} The model has one parameter, and the sites disagree{coarse}.",
         f"Histogram of the run with the density of its law and of the posterior. {said}",
     )
 

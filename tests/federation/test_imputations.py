@@ -141,3 +141,11 @@ def test_a_site_is_told_of_the_runs_and_may_refuse_them(tmp_path):
     transport = network(path, tmp_path, replace(terms, besides=()))
     with jax.enable_x64(True), pytest.raises(SiteRefusedError, match="studies"):
         app.serve(path, transport, config(tmp_path))
+
+
+def test_an_answer_of_all_imputations_is_described_once(tmp_path):
+    path = written(tmp_path / "study")
+    path.write_text(STUDY.split("[algorithm]")[0] + '[algorithm]\nname = "few_rounds"\n')
+    study = load_study(path)
+    texts = [text for _, text in sentences(study, terms_of(study))]
+    assert sum("(log_densities)" in text for text in texts) == 1

@@ -377,6 +377,7 @@ def test_an_unknown_name_is_answered_with_its_key_and_the_nearest_known_one(
         ("sites = 3", "sites = 0", "partition.sites = 0"),
         ("rounds = 100", "rounds = true", "run.rounds = True"),
         ("rounds = 100", "rounds = 1.5", "run.rounds = 1.5"),
+        ('"softmax_regression"', '"local_losses"', "model.kind = 'local_losses'"),
         ("rounds = 100", "", "run.rounds is missing"),
         ("thin = 5", "thin = 101", "run.thin = 101 is larger than run.rounds = 100"),
         ("test_share = 0.2", "test_share = 1.0", "data.test_share = 1.0"),

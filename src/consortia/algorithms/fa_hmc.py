@@ -56,11 +56,11 @@ LEAPFROGS, ITERATIONS = (1, 2, 3, 5, 8, 12), (1, 2, 4, 8, 16)
 class FAHMC(SelfSetting):
     r"""Federated averaging HMC (FA-HMC).
 
-    **Samples** a law near exp(−U/temperature), U = Σ_c U_c, and not that law itself: there is no
-    Metropolis test, and sites that differ pull the average aside. On Gaussian targets
-    `consortia.oracles.fa_hmc_law` gives the exact law. To leading order the mean is off by
+    **Samples** a law near exp(−U/temperature), U = Σ_c U_c, not that law itself: there is no
+    Metropolis test, and local steps bias the average where sites differ. On Gaussian targets
+    `consortia.oracles.fa_hmc_law` gives the exact law. To leading order the bias of the mean is
     −κ Σ_c w_c λ_c² (m_c − m*)/λ̄ with κ = (Kη)²[(T−1)/4 + (1 − 1/K²)/12], which vanishes only for
-    K = T = 1 or equal curvatures; the variance is off by O(η²), for one site by the factor
+    K = T = 1 or equal curvatures; the variance is wrong by O(η²), for one site by the factor
     1/(1 − η²λ/4). Minibatches add O(η²) to the variance. ``debias=True`` removes the bias of the
     mean on Gaussian targets, whenever the method is stable.
 
@@ -70,8 +70,8 @@ class FAHMC(SelfSetting):
     h' = η²/2 (θ − h'∇U + N(0, 2h')).
 
     **Settings that are left open**, η, K, T, and with T the de-biasing and the mass matrix, are
-    chosen by the exact law on the posterior's Gaussian law: the cheapest whose bias is within the
-    target of a run, see `consortia.theory.settings`.
+    chosen by the exact law for a Gaussian approximation of the posterior: the cheapest settings
+    whose bias is within the target of a run, see `consortia.theory.settings`.
 
     Args:
         step_size: η > 0: a number, an array over rounds (warm-up included) or a function of the
@@ -97,12 +97,13 @@ class FAHMC(SelfSetting):
         keep_gradients: with ``debias`` and ``batch_size``, of `fa_ld`: within a round a site keeps
             the gradient of each row at its last visit, at first at the round's start, and uses
             these instead of those at the anchor (SAGA). It takes d numbers a row and chain.
-        availability: probability of each site to answer in a round, where some may be absent. The
-            average is then over those that answer with weights by which each site's part in it is
-            w_c on average, and the mean's bias is that with all sites. None: in proportion to w_c.
+        availability: probability that each site answers in a round, where some may be absent. The
+            average is then over the sites that answer, with weights by which each site's share is
+            w_c on average, so that the bias of the mean is that with all sites. None: weights in
+            proportion to w_c.
         average_every: A leapfrog steps after which positions and momenta are averaged, within
-            trajectories of K, as section 5 of the paper words it; a round is then such a window,
-            and its draw the averaged θ. With ``local_steps=1`` and without ``debias``.
+            trajectories of K, as in section 5 of the paper; a round is then such a window, and its
+            draw the averaged θ. With ``local_steps=1`` and without ``debias``.
 
     Raises:
         InputError: an argument is out of its range.
@@ -300,8 +301,8 @@ class FALD(FAHMC):
     .. math:: \theta'_c = \theta_c - \tfrac{\eta^2}{2} g_c(\theta_c) + \eta p_c, \qquad
               \theta \leftarrow \sum_c w_c\theta_c \text{ after } T \text{ steps}
 
-    **Samples** a law near exp(−U/temperature); the mean is off by O(η²) unless T = 1 or the sites'
-    curvatures are equal, the variance by O(η²). **Draw**: the averaged θ, one a round.
+    **Samples** a law near exp(−U/temperature); the mean is wrong by O(η²) unless T = 1 or the
+    sites' curvatures are equal, the variance by O(η²). **Draw**: the averaged θ, one a round.
 
     Args:
         step_size: η; drift η²/2, noise variance η².

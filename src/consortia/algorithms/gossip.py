@@ -1,4 +1,4 @@
-r"""Gossip samplers: DE-SGLD and DE-SGHMC, and a correction of them.
+r"""Gossip samplers DE-SGLD and DE-SGHMC, and a correction of their bias.
 
 N agents on a graph hold :math:`f_i = -\sum_{j \in i}\log p(z_j|x) - \tfrac1N \log p(x)`; they send
 their positions to their neighbours only, who average them with a doubly stochastic matrix W:
@@ -9,9 +9,9 @@ their positions to their neighbours only, who average them with a doubly stochas
     \qquad x_i' = \sum_j W_{ij} x_j + \eta v_i'
 
 with :math:`g_i` an estimate of :math:`\nabla f_i`, η the step size, γ the friction, v a velocity,
-ξ standard normal and :math:`U = \sum_i f_i`. All agents move from the old positions at once.
-At temperature 0 the first is distributed stochastic gradient descent (D-SG), and with a momentum
-its accelerated form (D-ASG); the second is a heavy ball.
+ξ standard normal and :math:`U = \sum_i f_i`. All agents move at the same time, from the old
+positions. At temperature 0 the first is distributed stochastic gradient descent (D-SG), and with a
+momentum its accelerated form (D-ASG); the second is a heavy ball.
 """
 
 from __future__ import annotations
@@ -181,25 +181,24 @@ class DESGLD(Gossip):
     .. math:: x_i' = \sum_j W_{ij} x_j - \eta g_i(x_i) + \sqrt{2\eta}\,\xi_i
 
     **Samples**: the average of the agents samples a law near exp(−U/temperature), U = Σ_i f_i, with
-    a bias in W₂ of O(η), which grows with the disagreement of unlike agents on a slow network. A
-    single agent does *not* sample it: each step adds noise of variance 2η to every agent, N times
-    what the average sees, so that its law is far too wide, and off by O(√η) as soon as 2η exceeds
-    the target's variance. On Gaussian targets `consortia.oracles.de_sgld_law` gives both laws.
+    a bias in W₂ of O(η), which is larger if agents differ and on networks that mix slowly. A single
+    agent does *not* sample it: each step adds noise of variance 2η to every agent, N times what the
+    average sees, so that its law is far too wide, with an error of O(√η) as soon as 2η exceeds the
+    target's variance. On Gaussian targets `consortia.oracles.de_sgld_law` gives both laws.
 
     **Draw**: the plain average of the agents, one an iteration; with ``draws="agents"`` the result
-    has every agent's own series beside it, in the group ``agents``.
+    also has every agent's series, in the group ``agents``.
 
     **Step size**: η, drift η, noise variance 2η at each agent: h' = η for the sum of the agents'
-    dynamics, that is drift (η/N)∇U and noise variance 2η/N for the average.
-    **Settings that are left open**, η and with it ``correction`` and ``averaged_noise``, are chosen
-    by the exact law: the cheapest whose bias is within the target of a run, see
-    `consortia.theory.settings`.
+    dynamics, that is drift (η/N)∇U and noise variance 2η/N for the average. **Settings that are
+    left open**, η and with it ``correction`` and ``averaged_noise``, are chosen by the exact law:
+    the cheapest settings whose bias is within the target of a run, see `consortia.theory.settings`.
 
-    `consortia.sample` warns of a step that diverges by the curvatures at the start, and names the
-    largest one that does not (`consortia.oracles.largest_stable_step`).
+    `consortia.sample` warns of a step that would diverge, by the curvatures at the start, and names
+    the largest that would not (`consortia.oracles.largest_stable_step`).
 
-    **To do about the bias**: ``correction="extra", noise="common", averaged_noise=True`` brings
-    every agent's law within O(η²) of the target's, for the same gradients and messages.
+    **To reduce the bias**: ``correction="extra", noise="common", averaged_noise=True`` brings every
+    agent's law within O(η²) of the target's, for the same gradients and messages.
 
     Args:
         step_size: η > 0: a number, an array over iterations (warm-up included) or a function of
@@ -210,16 +209,16 @@ class DESGLD(Gossip):
             `consortia.graphs.MixingSchedule` of matrices in turn, for links that come and go.
         batch_size: B rows a gradient; None takes all rows of the agent.
         replace: minibatches with replacement; without costs more and bounds B by the smallest site.
-        correction: ``"extra"`` subtracts what each agent has disagreed with its neighbours so far,
+        correction: ``"extra"`` subtracts each agent's accumulated disagreement with its neighbours,
             :math:`q_i' = q_i + (x_i - \sum_j W_{ij} x_j)/2`, so that different agents still meet at
-            the mode. It needs a symmetric W and, on slow networks, many iterations to settle. False
-            does not; None: chosen where the step is, else False.
+            the mode. It needs a symmetric W and, on slow networks, many iterations to settle. None:
+            chosen where the step is, else False.
         noise: ``"independent"``, or ``"common"``: all agents add the same :math:`\xi/\sqrt N`. The
             average's law hardly changes and each agent follows it; but the agents then share a
             random seed, and whoever knows it can take the noise out of an agent's messages.
-        averaged_noise: the noise of this step and the last one, halved:
-            :math:`(\xi_k + \xi_{k+1})/2` (Leimkuhler, Matthews); removes the O(η) of the variance.
-            Before the first step ξ is 0. None: chosen where the step is, else False.
+        averaged_noise: the mean of this step's noise and the last one's: :math:`(\xi_k +
+            \xi_{k+1})/2` (Leimkuhler, Matthews); removes the O(η) of the variance. Before the first
+            step ξ is 0. None: chosen where the step is, else False.
         control_variate: a point near the mode (an array like the flat position, or parameters like
             the model's) at which every agent keeps its exact gradient; minibatches then estimate
             only the difference. `de_sgld(..., correction="extra", temperature=0.0)` finds one.
@@ -228,8 +227,8 @@ class DESGLD(Gossip):
             distributed (stochastic) gradient descent (D-SG).
         momentum: β in [0, 1), which only temperature 0 has: distributed accelerated stochastic
             gradient descent (D-ASG), :math:`x' = Wy - \eta g(y)`, :math:`y' = x' + \beta(x' - x)`.
-            Mixed, drawn and read by gradients is y, which ends where x does. A strongly convex U
-            asks for β = (1 − √(μη))/(1 + √(μη)), μ its least curvature.
+            Mixing, draws and gradients use y, which has the same limit as x. For a strongly convex
+            U take β = (1 − √(μη))/(1 + √(μη)), μ its least curvature.
 
     Raises:
         InputError: an argument is out of its range, or W is not doubly stochastic (with the row
@@ -289,8 +288,8 @@ class DESGHMC(Gossip):
 
     **Samples**: as `de_sgld`: the average a law near exp(−U/temperature), with a bias in W₂ that
     falls with η; a single agent a law that is far too wide. `consortia.oracles.de_sghmc_law` gives
-    both exactly on Gaussian targets. ``correction="extra", noise="common"`` brings the agents to
-    the average and takes the disagreement of unlike agents out of it.
+    both exactly on Gaussian targets. ``correction="extra", noise="common"`` brings each agent near
+    the average and removes the effect of their differences on it.
 
     **Draw**: the plain average of the agents' positions, one an iteration; ``draws="agents"`` keeps
     each agent's series too.
@@ -300,8 +299,9 @@ class DESGHMC(Gossip):
 
     Args:
         step_size: η > 0, as in `de_sgld`.
-        friction: γ > 0 with γη ≤ 1, per unit of time. The published theorem wants it near 1/η;
-            settings that mix well violate it (`consortia.oracles.gossip_conditions`). None: chosen.
+        friction: γ > 0 with γη ≤ 1, per unit of time. The published theorem requires it near 1/η;
+            settings that mix well violate this (`consortia.oracles.gossip_conditions`). None:
+            chosen.
         mixing: W, as in `de_sgld`.
         correction: as in `de_sgld`, applied to the position.
         temperature: as in `de_sgld`; at 0 this is a distributed heavy ball,

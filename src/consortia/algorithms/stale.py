@@ -1,15 +1,16 @@
 r"""Asynchronous samplers with stale gradients: a parameter server and its workers.
 
 A worker computes a gradient at the parameters that it last fetched and sends it; the server does
-one step with it and answers that worker alone. By the time a gradient arrives the server has done
+one step with it and answers only that worker. By the time a gradient arrives the server has done
 τ other updates:
 
 .. math:: \theta_{l+1} = \text{step}\bigl(\theta_l, \; g(\hat\theta_{l-\tau_l})\bigr)
 
-with θ̂ what the server broadcast then. With W workers τ is W − 1 on average, whatever their speeds.
+where θ̂ is what the server broadcast then. With W workers τ is W − 1 on average, whatever their
+speeds.
 
-With several local steps a worker moves by itself before it sends. Beside θ̂ = y it fetches G, the
-sum of the sites' last gradients, and takes T steps with its own gradient made fresh,
+With several local steps a worker moves by itself before it sends. With θ̂ = y it fetches G, the sum
+of the sites' last gradients, and takes T steps in which it evaluates its own gradient anew,
 
 .. math:: z_{k+1} = z_k - h\bigl[G - \nabla U_c(y) + \nabla U_c(z_k)\bigr] + \sqrt{2h}\,\zeta_k
 
@@ -18,8 +19,8 @@ step of size hT,
 
 .. math:: \theta_{l+1} = \theta_l - hT \sum_c g_c + \sqrt{2h} \sum_k \zeta_k
 
-With T = 1 that is the single step above. It rests at the mode of the sum and nowhere else, however
-unlike the sites are.
+With T = 1 that is the single step above. Without noise its only fixed point is the mode of the sum,
+however different the sites are.
 
 A worker's own random numbers are counted by its task, the shared ones by the server's update; a
 worker does not know at which update its gradient will arrive, and so reads nothing that is shared.
@@ -304,11 +305,11 @@ class StaleSGLD(StaleGradients):
 
     .. math:: \theta_{l+1} = \theta_l - h g(\theta_{l-\tau_l}) + \sqrt{2hT}\,\zeta
 
-    **Samples** a law near exp(−U/T), and one that is too wide: on a Gaussian target of precision λ
-    the variance is too large by the factor 1 + hλ(τ + ½) to leading order in hλ, and minibatches
-    add to it. `consortia.oracles.stale_sgld_law` gives it exactly; the limit beyond which the
-    chain diverges is hλ = 2 sin(π/(4τ + 2)). More workers give more updates in the same time and
-    so less variance of an estimate; its bias they raise in proportion to W − 1.
+    **Samples** a law near exp(−U/T) that is too wide: on a Gaussian target of precision λ the
+    variance is too large by the factor 1 + hλ(τ + ½) to leading order in hλ, and minibatches add to
+    it. `consortia.oracles.stale_sgld_law` gives it exactly; beyond hλ = 2 sin(π/(4τ + 2)) the chain
+    diverges. More workers give more updates in the same time, and so less variance of an estimate,
+    but its bias grows in proportion to W − 1.
 
     With ``adaptation`` = α it is preconditioned (pSGLD): h becomes hG in drift and noise, with
 
@@ -316,15 +317,17 @@ class StaleSGLD(StaleGradients):
         G_i = \frac{1}{\text{floor} + \sqrt{v_i}}, \qquad
         v = \frac{\sum_k \alpha^k g_{l-k}^2}{\sum_k \alpha^k}
 
-    and the law of α = 1 is `consortia.oracles.psgld_law`. With α < 1 the preconditioner follows θ,
-    and as in its paper's experiments the term for that is left out: as h falls the draws tend to a
-    law with up to twice the posterior's variance, `consortia.oracles.psgld_short_memory_variance`.
+    and the law for α = 1 is `consortia.oracles.psgld_law`. With α < 1 the preconditioner depends on
+    θ, and the correction term for that is left out, as in its paper's experiments: as h falls the
+    draws tend to a law with up to twice the posterior's variance,
+    `consortia.oracles.psgld_short_memory_variance`.
 
-    With ``local_steps`` = T a worker takes T steps before it sends: one message in place of T. The
+    With ``local_steps`` = T a worker takes T steps before it sends: one message instead of T. The
     law is about as wide as that of single steps of size hT with T times the batch: where
-    minibatches bound the step a draw takes a T-th of the messages, where staleness does it takes as
-    many. Sites of their own do not pull the mean aside, since every step has the last gradients of
-    all others; ``aggregate="each"`` leaves these out, and the mean is then far off.
+    minibatches limit the step, a draw takes a T-th of the messages; where staleness does, it takes
+    as many. Workers with their own sites do not bias the mean, since every step uses the last
+    gradients of all other sites; ``aggregate="each"`` leaves these out, and the mean is then far
+    off.
 
     **Draw**: θ after each accepted update. Each server is a chain of its own.
 
@@ -337,14 +340,14 @@ class StaleSGLD(StaleGradients):
         batch_size: rows a gradient; None takes all rows that the worker sees.
         workers: W, workers per server. With one site all of them draw from it; with W sites worker
             c holds site c and sends ∇U_c/f_c, f_c being its share of the accepted updates.
-        staleness: τ = W − 1 in place of the workers: the updates by which a gradient is late when
-            they take turns, and on average when they do not.
+        staleness: τ = W − 1, to give instead of ``workers``: the updates by which a gradient is
+            late, exactly if workers take turns and else on average.
         servers: S independent servers with W workers each.
         max_staleness: gradients with a larger τ are dropped: the server's state and count stay and
             the worker fetches the state again. A slow site then takes part less often, or not at
             all, in which case the run is refused. None keeps every gradient; with
-            ``step_size=None`` it is chosen by the law of the latencies (a number that none
-            reaches keeps them all).
+            ``step_size=None`` it is chosen by the law of the latencies (give a large number to keep
+            all).
         latency: durations of tasks in simulated time, or a recorded trace, see
             `consortia.latency`; log-normal when None.
         temperature: T ≥ 0, factor of the noise's variance.
@@ -352,18 +355,18 @@ class StaleSGLD(StaleGradients):
         shares: f_c, positive and summing to one, where ``aggregate="each"`` divides by them and
             workers are real processes; when None they are counted in the simulated trace, after the
             warm-up.
-        aggregate: where workers hold their own sites, ``"latest"``: the sum of the last gradient
-            of every site (zero before the first), which needs no shares. ``"each"``: every gradient
-            by itself, divided by f_c; the mean is then biased, as a worker fetches right after its
-            own update, when the parameters are displaced towards its own site. One site needs
-            neither: its gradient is the sum. None: ``"latest"``, or with ``step_size=None`` the
-            cheaper by the law.
+        aggregate: where workers hold their own sites, ``"latest"``: the sum of the last gradient of
+            every site (zero before the first), which needs no shares. ``"each"``: every gradient by
+            itself, divided by f_c; the mean is then biased, since a worker fetches right after its
+            own update, when the parameters are displaced towards its own site. With one site
+            neither is needed. None: ``"latest"``, or with ``step_size=None`` the cheaper by the
+            law.
         weighting: of the servers' estimates, ``"time"`` (Σh) or ``"equal"``.
         local_steps: T ≥ 1, steps that a worker takes between two messages; the latencies are then
             those of T gradients. Above 1 with one constant step size, without ``adaptation``.
         adaptation: α of the preconditioner, in (0, 1]: 1 weighs all gradients since the start
-            equally, the warm-up's included; None has none.
-        floor: its least denominator, in the units of ∇U; above 0.
+            equally, the warm-up's included; None: no preconditioner.
+        floor: smallest denominator of the preconditioner, in the units of ∇U; above 0.
 
     Raises:
         InputError: an argument is out of its range.
@@ -511,7 +514,7 @@ class StaleSGHMC(StaleMomentum):
     target is off by O(h²), about six times less with the splitting; stale gradients add a relative
     error of λτh/B, minibatches of variance V one of hV/(2B). ``extrapolate`` removes most of the
     former on Gaussian targets (on stiff, non-convex ones it may do harm), ``subtract_noise`` the
-    latter. `consortia.oracles.stale_sghmc_law` gives all of it exactly.
+    latter. `consortia.oracles.stale_sghmc_law` gives the law exactly.
 
     **Draw**: θ after each accepted update (after its last half drift), not what was broadcast.
 
@@ -519,7 +522,7 @@ class StaleSGHMC(StaleMomentum):
 
     Args:
         step_size: h > 0, as in `stale_sgld`.
-        friction: B > 0 per unit of time; Euler's step wants Bh ≤ 1. A momentum factor m as in
+        friction: B > 0 per unit of time; Euler's step needs Bh ≤ 1. The momentum factor of
             optimisers is 1 − Bh. None: chosen by the exact law.
         batch_size: as in `stale_sgld`.
         workers: as in `stale_sgld`.
@@ -528,7 +531,7 @@ class StaleSGHMC(StaleMomentum):
         extrapolate: broadcast the point moved on by (W − 1) h q, where the server will be when the
             gradient arrives; a number moves it by so many steps instead of W − 1.
         subtract_noise: V, the variance per coordinate of the gradient's noise (of ∇U in full
-            scale), a number or an array (d,): 2BhT − h²V is injected in place of 2BhT.
+            scale), a number or an array (d,): 2BhT − h²V is injected instead of 2BhT.
         temperature: T, as in `stale_sgld`.
 
     The other arguments are those of `stale_sgld`.
@@ -598,7 +601,7 @@ class StaleSGHMC(StaleMomentum):
 class StaleSGNHT(StaleMomentum):
     r"""The stochastic gradient Nosé–Hoover thermostat with stale gradients (S²G-SGNHT).
 
-    The friction ξ of `stale_sghmc` becomes a variable that rises while the momenta are too hot,
+    The friction ξ of `stale_sghmc` becomes a variable that rises while the momenta are too large,
     :math:`\dot\xi = q\cdot q/d - T`, and so takes up noise of unknown variance; element-wise,
     :math:`\dot\xi_i = q_i^2 - T`, it also takes up most of what staleness adds to each coordinate.
 

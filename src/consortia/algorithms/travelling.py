@@ -59,13 +59,12 @@ VISITS = (1, 2, 4, 8, 16, 32, 64)
 class DSGLD(SelfSetting):
     r"""Distributed stochastic gradient Langevin dynamics (DSGLD): chains that travel.
 
-    **Samples** a law near exp(−U) for T = 1 and sites that agree. Sites that differ add the
-    variance of their pulls, up to the spread of the local posteriors' means as T grows: the chain
-    then samples a mixture of p(θ) p(x_s | θ)^(1/f_s), each as narrow as a posterior of all rows.
-    The mean of the ends of visits is that of U only when the sites' curvatures are in proportion to
-    f_s, or T = 1. Minibatches add variance, often many times the posterior's.
-    `consortia.oracles.travelling_law` gives all of it exactly on Gaussian targets; `fsgld` removes
-    most.
+    **Samples** a law near exp(−U) for T = 1 and sites that agree. Sites that differ add variance,
+    up to the spread of the local posteriors' means as T grows: the chain then samples a mixture of
+    p(θ) p(x_s | θ)^(1/f_s), each as narrow as a posterior of all rows. The mean over the ends of
+    visits is right only if the sites' curvatures are in proportion to f_s, or T = 1. Minibatches
+    add variance, often many times the posterior's. `consortia.oracles.travelling_law` gives the law
+    exactly on Gaussian targets; `fsgld` removes most of the bias.
 
     **Draw**: θ at the end of each visit, or after each update (``record="updates"``). Thinning the
     updates by a multiple of T keeps ends of visits only, where the spread is largest.
@@ -79,8 +78,8 @@ class DSGLD(SelfSetting):
             round's index; see `consortia.schedules`. None: chosen by the exact law, as is the next,
             see `consortia.theory.settings`.
         local_steps: T ≥ 1, updates a visit.
-        batch_size: m rows an update, at most those of the smallest site; None takes all rows of
-            the visited site.
+        batch_size: m rows an update, at most as many as the smallest site has; None takes all rows
+            of the visited site.
         replace: minibatches with replacement; without costs more.
         probabilities: f_s > 0 summing to one; n_s/n when None.
         record: ``"visits"`` or ``"updates"``.
@@ -221,17 +220,17 @@ class FSGLD(DSGLD, SurrogateBased):
 
     **Samples** a law near exp(−U), with the variance that the minibatches add: on Gaussian sites
     with exact surrogates the mean is exact and the covariance independent of T, but with small
-    batches it is many times the posterior's (11 times in the published example at h = 1e-4,
-    m = 10; 1.05 times with full batches). `consortia.oracles.travelling_law` predicts it. With
-    surrogates that are not exact the biases of `dsgld` return in the measure of their error.
+    batches it is many times the posterior's (11 times in the published example at h = 1e-4, m = 10;
+    1.05 times with full batches). `consortia.oracles.travelling_law` predicts it. With surrogates
+    that are not exact the biases of `dsgld` return in proportion to their error.
 
     **Draw** and **step size**: as in `dsgld`.
 
-    A surrogate that is narrower than its likelihood can turn the drift at its site around. That
-    is looked for before the run, which is refused when the chain would diverge
-    (``examination="warn"`` runs it all the same, to see it fail); a chain that runs
-    away in mid-run ends it with `consortia.errors.NonFiniteError`, which names the site and says
-    whether its surrogate drove the chain away.
+    A surrogate that is narrower than its likelihood can reverse the drift at its site. This is
+    checked before the run, which is refused if the chain would diverge (``examination="warn"`` runs
+    it all the same); a chain that diverges later ends the run with
+    `consortia.errors.NonFiniteError`, which names the site and says whether its surrogate made the
+    chain diverge.
 
     Args:
         surrogate: ``"anchored"``, ``"laplace"`` or ``"moments"`` (the published one, of local
@@ -240,7 +239,7 @@ class FSGLD(DSGLD, SurrogateBased):
             `consortia.surrogates.Gaussian`, one a site, or None: DSGLD.
         strength: α ≥ 0; 1 is the published method, 0 is DSGLD bit for bit.
         covariance: ``"full"`` or ``"diagonal"``, of surrogates that are computed.
-        examination: ``"refuse"`` or ``"warn"``, where surrogates would make the chain diverge.
+        examination: ``"refuse"`` or ``"warn"``, if surrogates would make the chain diverge.
 
     All other arguments are those of `dsgld`.
 
@@ -266,7 +265,7 @@ class FSGLD(DSGLD, SurrogateBased):
     claims = Claims(
         samples="a law near the posterior, the nearer the better the surrogates",
         bias="variance O(h) from minibatches, often many times the posterior's; mean and the rest "
-        "in the measure of the surrogates' error",
+        "in proportion to the surrogates' error",
         draw="the position after each visit, or after each update (record='updates')",
         step_size="h: drift h/2, noise variance h, h' = h/2",
         source="El Mekkaoui, Mesquita, Blomstedt, Kaski (2021), equation 5, algorithm 1",

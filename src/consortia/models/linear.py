@@ -41,10 +41,10 @@ def linear_regression(
     Args:
         features: columns of x.
         noise_scale: σ, in units of y; None to infer it.
-        prior_scale: s.
+        prior_scale: s, the standard deviation of each coefficient's normal prior.
         intercept: add an intercept to the model (or add a column of ones).
-        intercept_scale: s_a; ``prior_scale`` by default.
-        log_noise_prior_scale: s_σ, used with ``noise_scale=None`` only.
+        intercept_scale: s_a, the same of the intercept; ``prior_scale`` by default.
+        log_noise_prior_scale: s_σ, the same of log σ; used with ``noise_scale=None`` only.
 
     Returns:
         The model, starting at zero everywhere (σ = 1 when it is unknown).

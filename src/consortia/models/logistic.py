@@ -66,9 +66,9 @@ def logistic_regression(
 
     Args:
         features: columns of x.
-        prior_scale: s.
+        prior_scale: s, the standard deviation of each coefficient's normal prior.
         intercept: add an intercept to the model (or add a column of ones).
-        intercept_scale: s_a; ``prior_scale`` by default.
+        intercept_scale: s_a, the same of the intercept; ``prior_scale`` by default.
 
     Returns:
         The model, starting at zero everywhere.

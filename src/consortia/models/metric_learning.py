@@ -50,8 +50,8 @@ def metric_learning(
 
     Args:
         directions: K, number of directions.
-        prior_scale: s.
-        threshold_scale: s_μ; ``prior_scale`` by default.
+        prior_scale: s, the standard deviation of each scale's normal prior.
+        threshold_scale: s_μ, the same of the threshold; ``prior_scale`` by default.
 
     Returns:
         The model, starting at zero everywhere.

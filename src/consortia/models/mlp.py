@@ -52,7 +52,7 @@ def mlp(
         features: columns of x.
         hidden: widths of the hidden layers, the first one first.
         classes: classes >= 2.
-        prior_scale: s, of every weight and bias.
+        prior_scale: s, the standard deviation of the normal prior of every weight and bias.
         activation: of the hidden layers, "relu" as above or "selu".
 
     Returns:

@@ -39,9 +39,9 @@ def softmax_regression(
     Args:
         features: columns of x.
         classes: K >= 2.
-        prior_scale: s.
+        prior_scale: s, the standard deviation of each coefficient's normal prior.
         intercept: add intercepts to the model (or add a column of ones).
-        intercept_scale: s_a; ``prior_scale`` by default.
+        intercept_scale: s_a, the same of intercepts; ``prior_scale`` by default.
 
     Returns:
         The model, starting at zero everywhere.

@@ -22,8 +22,10 @@ from consortia.study.formulas import options_of, question_in
 from consortia.study.options import arguments, called, check_options, given, shown
 from consortia.study.tables import CLASSES_MAX, Prepared, Table
 
-MODELS: dict[str, Callable[..., Model]] = {name: getattr(models, name) for name in models.__all__}
-"""The ready models, by the name that ``model.kind`` takes."""
+MODELS: dict[str, Callable[..., Model]] = {
+    name: getattr(models, name) for name in models.__all__ if name != "local_losses"
+}
+"""The ready models by the name that ``model.kind`` takes, without that of functions in Python."""
 
 LINEAR = ("linear_regression", "logistic_regression", "softmax_regression")
 """Models with coefficients of the columns, which can be converted to the columns' units."""

@@ -53,7 +53,7 @@ class Run(Table):
         None,
         description="have the sites send gradient and Hessian of their log-likelihood at some 14 "
         "points before the run, so that its bias can be predicted although no process has all "
-        "rows. Only needed over Flower, where these are messages of the kind fit",
+        "rows. Needed over Flower only, where these are messages of the kind fit",
     )
     precondition: bool | None = Field(
         None,
@@ -75,36 +75,39 @@ class Run(Table):
     )
     secure_sums: bool | None = Field(
         None,
-        description="over Flower with three sites or more, answers that are summed leave a site "
-        "masked, so that the server learns only the sum over the sites. false: it sees each site's "
-        "answers, if every site's policy permits that",
+        description="between institutions, with three sites or more, answers that are summed leave "
+        "a site masked, so that the server learns only the sum over the sites. false: it sees each "
+        "site's answers, if every site's policy permits that",
     )
     bias_target: list[float] | None = Field(
         None,
         min_length=2,
         max_length=2,
-        description="with algorithm.step_size = 'none': the largest predicted bias of the means, "
-        "in posterior standard deviations, and of the standard deviations, as a share, with which "
-        "a step size is chosen; [0.05, 0.05] by default",
+        description="with algorithm.step_size = 'none': the largest predicted bias accepted "
+        "when settings are chosen: of the means, in posterior standard deviations, and of the "
+        "standard deviations, as a fraction; [0.05, 0.05] by default",
     )
     cost: float | Literal["messages", "bytes", "gradients"] | None = Field(
         None,
-        description="the cost of an independent draw by which settings that the study leaves open "
-        "are chosen: 'messages', 'bytes', 'gradients' of a site, or a number for time: how many "
-        "gradients of all rows of a site take as long as a message; 30 by default",
+        description="what an independent draw should cost least of, when settings are chosen: "
+        "'messages', 'bytes', 'gradients' of a site, or a number for time: how many gradients of "
+        "all rows of a site take as long as a message; 30 by default",
     )
     keep: Literal["draws", "moments"] = Field(
         "draws",
-        description="all draws; or means, variances and up to 1000 evenly spaced draws a chain",
+        description="draws: all of them; moments: means, variances and up to 1,000 evenly spaced "
+        "draws a chain",
     )
 
 
 class Stop(Table):
     """Condition for stopping before all rounds are run; see `consortia.stop_when`."""
 
-    rhat: float | None = Field(None, gt=1, description="largest R-hat at most this")
-    ess: float | None = Field(None, ge=1, description="and smallest ESS at least this")
-    budget: float | None = Field(None, gt=0, description="or after this many seconds")
+    rhat: float | None = Field(
+        None, gt=1, description="stop once the largest R-hat is at most this"
+    )
+    ess: float | None = Field(None, ge=1, description="and the smallest ESS at least this")
+    budget: float | None = Field(None, gt=0, description="or stop after this many seconds")
     every: int = Field(100, ge=4, description="kept draws between two checks of the rule")
 
     @model_validator(mode="after")
@@ -115,7 +118,7 @@ class Stop(Table):
 
 
 class Reference(Table):
-    """Reference for the result: the same model on the pooled data, where there are some."""
+    """Reference for the result: the same model on the pooled data, if one process has them."""
 
     method: Literal["nuts"] = Field("nuts", description="NUTS by BlackJAX (extra: reference)")
     draws: int = Field(1000, ge=4, description="kept draws per chain")

@@ -95,7 +95,7 @@ class Data(Table):
     )
     intercept: bool = Field(False, description="append a column of ones to the features")
     dtype: Literal["float32", "float64"] | None = Field(
-        None, description="width of the numbers; by default as read"
+        None, description="precision of the numbers; by default as read"
     )
 
     @model_validator(mode="after")
@@ -391,13 +391,13 @@ class _Dealt(_Partition):
 
 
 class IID(_Dealt):
-    """Rows dealt out at random."""
+    """Rows assigned to sites at random."""
 
     kind: Literal["iid"]
 
 
 class Dirichlet(_Dealt):
-    """Label skew: every label is dealt out in its own proportions."""
+    """Label skew: each label is divided among the sites in its own proportions."""
 
     kind: Literal["dirichlet"]
     concentration: float = Field(gt=0, description="small: few labels per site; large: nearly iid")
@@ -405,26 +405,28 @@ class Dirichlet(_Dealt):
 
 
 class LabelShards(_Dealt):
-    """Label skew: rows sorted by label, cut into equal shards, dealt out."""
+    """Label skew: rows sorted by label, cut into equal shards, which are given to the sites."""
 
     kind: Literal["label_shards"]
-    shards_per_site: int = Field(2, ge=1, description="shards that each site gets")
+    shards_per_site: int = Field(2, ge=1, description="number of shards of each site")
 
 
 class Quantity(_Dealt):
-    """Quantity skew: random rows, unequal sizes. Give one of concentration and exponent."""
+    """Quantity skew: random rows, unequal sizes. Give either concentration or exponent."""
 
     kind: Literal["quantity"]
-    concentration: float | None = Field(None, gt=0, description="Dirichlet sizes; small: unequal")
+    concentration: float | None = Field(
+        None, gt=0, description="of a Dirichlet law of the sizes; small: unequal"
+    )
     exponent: float | None = Field(None, ge=0, description="sizes c^-exponent, c = 1, 2, ...")
     minimum_rows: int = Field(1, ge=1, description="smallest number of rows at a site")
 
 
 class ByColumn(_Partition):
-    """A natural partition: rows with similar values of one column sit at one site."""
+    """A natural partition: rows with similar values of one column are at the same site."""
 
     kind: Literal["by_column"]
-    column: str = Field(description="name of a feature, or y; its values as they were read")
+    column: str = Field(description="name of a feature, or y; before any scaling")
     sites: int | None = Field(
         None, ge=1, description="number of quantile groups; by default one site per value"
     )

@@ -1,4 +1,4 @@
-r"""Decentralized Metropolis-adjusted HMC: agents on a network, without a hub.
+r"""Decentralized Metropolis-adjusted HMC: agents on a network, without a server.
 
 m agents hold :math:`U_i = -\sum_{j \in i}\log p(z_j|\omega) - \tfrac1m\log p(\omega)` and mix with
 their neighbours by a doubly stochastic W. In each iteration of MA-HMC
@@ -99,28 +99,28 @@ class DecentralizedHMC(Agents, SelfSetting):
 
     **Samples**, by variant:
 
-    - ``"corrected"``: a law near exp(−U), U = Σ_i U_i. Half the drift, ε²/2, beside noise of
-      variance ε², and no Metropolis test. On Gaussian targets the mean is exact on any network
-      however different the agents are; the variance of the average is wrong by O(ε²), that of an
-      agent by what the agents disagree. `consortia.oracles.decentralized_hmc_law` gives both
-      exactly. With this drift the published Taylor ratio is O(ε³): it carries no information, and
-      is left out.
-    - ``"published"``: **exp(−2U), not exp(−U)**. The drift ε² beside noise of variance ε² is the
+    - ``"corrected"``: a law near exp(−U), U = Σ_i U_i. The drift is halved, ε²/2, with noise of
+      variance ε², and there is no Metropolis test. On Gaussian targets the mean is exact on any
+      network however different the agents are; the variance of the average is wrong by O(ε²), that
+      of an agent also by the disagreement of the agents. `consortia.oracles.decentralized_hmc_law`
+      gives both exactly. With this drift the published Taylor ratio is O(ε³): it carries no
+      information, and is left out.
+    - ``"published"``: **exp(−2U), not exp(−U)**. The drift ε² with noise of variance ε² is the
       Langevin step of the *squared* density, and its acceptance test, by a Taylor expansion whose
-      gradient term has the wrong sign, does not repair that: on Gaussian targets each posterior
-      standard deviation comes out as 0.707 of the right one (exactly 1/√(2 − ε²λ/m) for agents that
-      agree on a complete network, before any rejection), with one agent and with many. For
-      comparison with published results only.
+      gradient term has the wrong sign, does not correct that: on Gaussian targets each standard
+      deviation is 0.707 times the right one (exactly 1/√(2 − ε²λ/m) for agents that agree on a
+      complete network, before any rejection), with one agent and with many. Use it only to compare
+      with published results.
 
     `consortia.decentralized_exact_hmc` samples exp(−U) itself.
 
     **Draw**: the plain average of the agents after mixing, one an iteration; ``draws="agents"``
-    keeps every agent's series beside it, in the group ``agents``.
+    also keeps every agent's series, in the group ``agents``.
 
     **Step size**: ε. Corrected: drift ε²/2 of the average gradient, that is ε²/(2m) of ∇U, noise
     variance ε² an agent, ε²/m for the average: h' = ε²/(2m). Relaxation takes about 2m/(ε²λ_min)
-    iterations for the smallest eigenvalue of ∇²U, so let ε grow with √m; it must stay below
-    √(4m/λ_max), corrected.
+    iterations for the smallest eigenvalue of ∇²U, so let ε grow with √m; with ``"corrected"`` it
+    must stay below √(4m/λ_max).
 
     Args:
         step_size: ε > 0: a number, an array over iterations (warm-up included) or a function of
@@ -130,9 +130,9 @@ class DecentralizedHMC(Agents, SelfSetting):
             matrix, or the name of a network (`consortia.graphs.NETWORKS`).
         variant: ``"corrected"`` or ``"published"``.
         gossip_rounds: multiplications by W of each innovation of the trackers, one communication
-            round each; the positions are multiplied once. None: chosen where the step is, else 1.
-        metropolis_from: first iteration (warm-up included) whose proposals are tested, before
-            which all are accepted; of ``"published"``. The trackers run on across it.
+            round each; positions are multiplied once. None: chosen if the step is, else 1.
+        metropolis_from: with ``"published"``, the first iteration (warm-up included) whose
+            proposals are tested; before it all are accepted, and trackers continue across it.
         draws: ``"average"`` or ``"agents"``.
         draw_before_mixing: record agents before their positions are mixed. Their average is the
             same.
@@ -246,8 +246,8 @@ class DecentralizedExactHMC(Agents):
     r"""Hamiltonian Monte Carlo over a network, exactly: the agents move as one.
 
     All agents share the random numbers of (p, u), and sum U and ∇U exactly at each proposal:
-    centralized MALA, or HMC with ``leapfrog_steps``. Among the decentralized methods it alone is
-    Metropolis-exact. The sums are exact all-reduces, counted here as one star round each.
+    centralized MALA, or HMC with ``leapfrog_steps``. It is the only Metropolis-exact method among
+    the decentralized ones. The sums are exact all-reduces, counted here as one star round each.
 
     **Samples** exp(−U), U = Σ_i U_i.
 
@@ -259,7 +259,7 @@ class DecentralizedExactHMC(Agents):
         step_size: ε > 0: a number, an array over iterations (warm-up included) or a function of
             the iteration's index.
         mixing: the network, which must be connected; as in `decentralized_hmc`.
-        leapfrog_steps: L, of each trajectory.
+        leapfrog_steps: L, leapfrog steps of each trajectory.
 
     Raises:
         InputError: an argument is out of its range, or W is not doubly stochastic.

@@ -37,10 +37,11 @@ class DecentralizedULA(Agents):
 
     with the adjacency matrix A of the network.
 
-    **Samples**, with ``noise="corrected"`` (s = m): a law near exp(−U) whose mean is off by O(α_t)
-    when the agents are unlike, more on networks that mix slowly (1.5 standard deviations on a ring
-    of twenty). With ``noise="published"`` (s = 1): exp(−mU), each standard deviation 1/√m times too
-    small. `consortia.oracles.decentralized_ula_moments` gives the law at any iteration.
+    **Samples**, with ``noise="corrected"`` (s = m): a law near exp(−U) whose mean is wrong by
+    O(α_t) if the agents differ, more so on networks that mix slowly (1.5 standard deviations on a
+    ring of twenty). With ``noise="published"`` (s = 1): exp(−mU), each standard deviation 1/√m
+    times the right one. `consortia.oracles.decentralized_ula_moments` gives the law at any
+    iteration.
 
     **Draw**: the plain average of the agents, one an iteration; ``draws="agents"`` keeps each
     agent's series too. Steps decrease, so estimates are weighted by them.
@@ -53,11 +54,11 @@ class DecentralizedULA(Agents):
             index, which the decay then multiplies.
         mixing: the network: agents i and j ≠ i are neighbours where W_ij > 0; the weights
             themselves do not count. As in `decentralized_hmc`.
-        decay: (δ₂, b₁); (0, 1) keeps the step constant. The published theory wants
-            1 > δ₂ > ½ + δ₁: agents agree faster than they move.
-        consensus: (β₀, δ₁, b₂). β_t times the largest eigenvalue of the graph's Laplacian must
-            stay below 2, or the agents part; a complete network of five breaks it at the published
-            values. A warning says so.
+        decay: (δ₂, b₁); (0, 1) keeps the step constant. The published theory requires 1 > δ₂ > ½ +
+            δ₁: agents agree faster than they move.
+        consensus: (β₀, δ₁, b₂). β_t times the largest eigenvalue of the graph's Laplacian must stay
+            below 2, or the agents diverge; a complete network of five violates this at the
+            published values, with a warning.
         noise: ``"corrected"`` or ``"published"``.
         draws: ``"average"`` or ``"agents"``.
 

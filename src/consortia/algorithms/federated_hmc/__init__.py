@@ -83,22 +83,22 @@ class FederatedHMC(Adaptive):
     r"""Hamiltonian Monte Carlo on data that stay at their sites.
 
     **Samples** exp(−U), U = Σ_c U_c, exactly: every draw passes a Metropolis test on the summed
-    log-density. However unlike the sites are, there is no bias but that of a finite chain, so that
-    this is the answer which the approximate methods can be measured against. It needs every site in
-    every round: a missing one would change the target, so that none is ever left out.
+    log-density. However different the sites are, the only error is that of a finite chain, so that
+    approximate methods can be compared with it. Every site has to answer in every round: leaving
+    one out would change the target, so none ever is.
 
     **Draw**: θ after the Metropolis test, one a trajectory.
 
     **Step size**: ε of the leapfrog; with one step drift ε²/2, noise variance ε², h' = ε²/2.
 
-    What is not given is learned in the warm-up rounds of `consortia.sample`, by each chain for
-    itself, and then kept: the step size by dual averaging, a diagonal mass matrix from draws and
-    gradients, the length of trajectories from the widest direction. 200 to 500 warm-up rounds are
-    usual. While something is learned, a trajectory ends before it would go beyond five standard
+    What is not given is learned in the warm-up rounds of `consortia.sample`, by each chain
+    separately, and then kept: the step size by dual averaging, a diagonal mass matrix from draws
+    and gradients, the length of trajectories from the widest direction. 200 to 500 warm-up rounds
+    are usual. While something is learned, a trajectory ends before it would go beyond five standard
     deviations of the prior from its centre, or 1.5 times as far as the chain has been: steps that
-    are too large yet would go anywhere, and a site answers no question there.
+    are still too large could go anywhere, and sites refuse positions far out.
 
-    Log-densities are summed in double precision where JAX runs in it, and else with compensation:
+    Log-densities are summed in double precision if JAX runs in it, and else with compensation:
     plain single-precision sums over 10⁶ rows would decide many tests wrongly.
 
     ``sample_stats`` of the result holds acceptance_rate, energy, energy_error, step_size, diverging
@@ -119,10 +119,10 @@ class FederatedHMC(Adaptive):
             ``leapfrog_steps=None``.
         bits: 8 or 16, of ``"quantized"``: d bits/8 + 9 bytes up a round instead of 4 d + 8, and d
             more bytes down; 16 where sites differ so much that their gradients nearly cancel.
-        dither: of ``"quantized"``: uniform noise before rounding, which takes the pattern out of
-            the rounding errors and costs one more round a trajectory.
-        jitter: in [0, 1): trajectories have between (1 − jitter) and 1 times the most steps, in an
-            even sequence that all chains share; it breaks resonances.
+        dither: of ``"quantized"``: uniform noise before rounding, which makes the rounding errors
+            random and costs one more round a trajectory.
+        jitter: in [0, 1): trajectories have between (1 − jitter) and 1 times the most steps, in a
+            low-discrepancy sequence that all chains share; it avoids resonances.
         target_acceptance: rate that the step size is adapted to, in (0, 1).
 
     Raises:

@@ -1,4 +1,4 @@
-r"""The exact posterior in four messages, by a server in plain Python.
+r"""The exact posterior in a few messages, by a server in plain Python.
 
 Between institutions a message costs seconds whatever it carries, and a site evaluates a thousand
 points in the time of one. The sites fit their own posteriors, then evaluate points twice: a wide
@@ -8,7 +8,7 @@ draws from that. They are the proposals of independence Metropolis chains,
 .. math:: \alpha(\theta \to \theta') = \min\bigl(1,
           \pi(\theta')\,q(\theta) \,/\, \pi(\theta)\,q(\theta')\bigr)
 
-so that a poor surrogate slows the chains down, and never moves their law. The algorithm is written
+so that a poor surrogate slows the chains down but never changes their law. The algorithm is written
 in `consortia.algorithms.few_rounds.algorithm`, from top to bottom.
 """
 
@@ -63,38 +63,38 @@ MOST_RULES = 6
 
 @dataclass(frozen=True, kw_only=True)
 class FewRounds(Conversation):
-    r"""The exact posterior in four messages, the agreement on columns included.
+    r"""The exact posterior, usually in three messages after the agreement on columns.
 
     **Samples** exp(−U), U = Σ_c U_c, exactly: every draw passes a Metropolis test on the summed
-    log-density, with proposals that depend on earlier messages only. However unlike the sites are,
-    there is no bias but that of finite chains. It needs every site in every message.
+    log-density, with proposals that depend on earlier messages only. However different the sites
+    are, the only error is that of finite chains. Every site has to answer every message.
 
     **Draw**: θ after a Metropolis step, thousands of them a message, divided among the chains.
 
     **Step size**: none.
 
-    Nothing has to be set. A regression of up to ten parameters ends after three messages: local
-    fits, an exploration, draws. Bent posteriors take more. Points on rays through the posterior
-    show tails that no draw has visited: a batch that does not cover them is not kept, and the sites
-    receive further queries. Where no proposals come near the posterior, many chains of federated
-    Hamiltonian Monte Carlo go on; where these do not settle the run ends and says so, with what to
-    do, in place of an answer. What each message was for, and what it showed, stands in the
-    attribute ``rounds_used`` of the result, and the log evidence with its standard error in
-    ``log_evidence`` and ``log_evidence_error``.
+    No settings are needed. A regression of up to ten parameters usually ends after three messages:
+    local fits, an exploration, draws. Curved posteriors take more. Points on rays through the
+    posterior show tails that no draw has visited: a batch that does not cover them is not kept, and
+    the sites receive further queries. Where no proposal comes near the posterior, the run continues
+    with many chains of federated Hamiltonian Monte Carlo; if these do not settle, it ends without
+    draws and says what to do. The attribute ``rounds_used`` of the result says what each message
+    was for and what it showed; ``log_evidence`` and ``log_evidence_error`` are the log evidence and
+    its standard error.
 
     ``sample_stats`` holds lp (log π up to a constant), acceptance_rate, and effective_share of the
     importance weights.
 
     Args:
-        effective_size: the run ends when the smallest effective sample size over the parameters,
-            of the bulk and of both tails, has reached it; None: after ``rounds`` batches of draws.
+        effective_size: the run ends when the smallest effective sample size over the parameters, of
+            the bulk and of both tails, has reached this; None: after ``rounds`` batches of draws.
         proposals: K, points a message: when None four times the effective size, d/6 times as many
-            with d above 14, at least 1,000 and at most 20,000; fewer with very many rows. Each is 4
-            bytes up a site.
-        gradients: between institutions sites are queried for exact gradients and curvatures, too,
-            at places that the server chooses, where log-densities with the sites' noise do not lead
-            to draws; each site's policy must permit ``slopes`` and ``derivatives``. In one process
-            they always are.
+            with d above 14, at least 1,000 and at most 20,000; fewer with very many rows. Each
+            point takes 4 bytes up from a site.
+        gradients: between institutions, also query sites for exact gradients and curvatures, at
+            positions that the server chooses, if the noisy log-densities do not lead to draws; each
+            site's policy must permit ``slopes`` and ``derivatives``. In one process this is always
+            done.
 
     Raises:
         InputError: an argument is out of its range; there are more than 20,000 parameters.

@@ -2,9 +2,8 @@ r"""A posterior under differential privacy, in a few messages.
 
 Every row's gradient and curvature are clipped and rounded to integers, the sites add discrete
 Gaussian noise to their sums, and the server takes Newton steps from what it receives. The last
-message has most of the budget: at θ near the mode it brings g = ∇(−log L)(θ) + N, with a known
-variance of the noise N, and the curvature A. With those of the prior added, H = A + A₀, the result
-is
+message has most of the budget: at θ near the mode it gives g = ∇(−log L)(θ) + N, with noise N of
+known variance, and the curvature A. With those of the prior added, H = A + A₀, the result is
 
 .. math:: \mathrm{N}\bigl(\theta - H^{-1} g,\; H^{-1} + H^{-1}\,\mathrm{Cov}(N)\,H^{-1}\bigr)
 """
@@ -31,30 +30,30 @@ class PrivatePosterior(Conversation):
     r"""A Gaussian posterior whose messages are (ε, δ) differentially private.
 
     **Samples** a normal distribution around the posterior's mode, widened by the known variance of
-    the noise that protects the rows. It approximates the posterior, the better the more rows there
-    are; how much wider its intervals are than without noise stands in the attribute ``wider``.
+    the noise that protects the rows. It approximates the posterior, better with more rows; the
+    attribute ``wider`` says how much wider its intervals are than without noise.
 
     **Draw**: θ, independent of all others.
 
     **Step size**: none.
 
     Two data sets are neighbours if one row is an empty row in the other (`consortia.core.privacy`).
-    The guarantee holds for all messages of the run together. Outside of it is what the sites say
+    The guarantee holds for all messages of the run together. It does not cover what the sites send
     beforehand: numbers of rows, names of columns, the least and largest response, and moments and
     levels of a formula or of data.standardise; scale columns by published numbers instead. A site's
-    ledger counts what is spent of the same rows, over runs and studies. The accountant is that of
+    ledger adds up what was spent on the same rows, over runs and studies. The accountant is that of
     dp-accounting, for Rényi divergences: the extra ``privacy``.
 
     Args:
         epsilon: ε, .001 to 10⁵.
-        delta: δ, below one over the number of rows.
+        delta: δ, smaller than one over the number of rows.
         unit: what is protected; a row.
         clip: Euclidean norm to which the gradient of each row is clipped; 1.25 √d when None,
             for columns with a standard deviation of about one. Clipping of many rows biases the
             result, and a large value widens it; the share of clipped rows is reported with noise.
-        honest: share of the sites that are trusted to add noise, where an engine lets nobody see
-            but sums. Left out, each site's messages are protected by its own noise alone, and the
-            noise of the sum is √S times as large with S sites.
+        honest: share of the sites that are trusted to add noise, with an engine that reveals sums
+            only. If None, each site's messages are protected by its own noise alone, and the noise
+            of the sum is √S times as large with S sites.
 
     Raises:
         InputError: an argument is out of its range.

@@ -113,11 +113,11 @@ def sentences(
         ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
         for number, kind in enumerate(terms.leaving)
     ]
-    pairs += [
+    pairs += dict.fromkeys(  # once each: imputations have the same functions
         ("", f"{text} ({name}){EXACTLY * (name in part.exact)}")
         for part in terms.every
         for name, text in part.answers
-    ]
+    )
     pairs += [
         ("A patient" if not number else "", text)
         for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))

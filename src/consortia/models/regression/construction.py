@@ -108,34 +108,34 @@ def regression(
             "bernoulli(probit)", "binomial(cloglog)"), poisson, negative_binomial, gamma, beta,
             zero_inflated_poisson, zero_inflated_negative_binomial, lognormal, ordinal,
             categorical, weibull, piecewise_exponential, cox (stratified by site).
-        missing: ``"refuse"`` rows with a missing value, take the ``"complete"`` ones only, keep all
-            with an ``"indicator"`` (a missing number is the mean and has a column that marks it, a
+        missing: ``"refuse"`` missing values, use only ``"complete"`` rows, keep all rows with an
+            ``"indicator"`` (the mean in place of a missing number, with a column that marks it; a
             missing level is a level), or ``"impute"`` values several times at each site.
         prior: by the name of a coefficient, of a term, or "coefficients", "intercept", "sd" and so
-            on: "normal(0, 1)"; else wide ones (`consortia.models.regression.priors`).
-        levels: of columns, the reference first; sites are not queried for those given.
-        weights: column or expression: what each row's log-likelihood is multiplied by.
-        weights_are: "frequency", or "sampling": draws then have the spread of a sandwich.
-        ties: of cox, how events at one time are taken: "efron", or "breslow".
-        persons: of Surv(start, stop, event), whose an interval is: a person is counted once.
-        exposure: of families of counts: the time or the number a count is out of.
-        trials: of binomial: how many could have been.
-        breaks: of piecewise_exponential: times of change; when None at fifths of a mean hazard.
-        integrate: integrate levels and at most one slope of ``(1 + x | site)`` out at the sites;
-            `Regression.levels_of` draws them; when None where it can be. Groups in a site always.
-        nodes: of that rule, along each dimension; when None as many as the posterior needs.
+            on: "normal(0, 1)"; defaults are wide (`consortia.models.regression.priors`).
+        levels: by column, the reference first; sites are not queried for the levels given here.
+        weights: column or expression that multiplies each row's log-likelihood.
+        weights_are: "frequency", or "sampling", for draws with the spread of a sandwich estimator.
+        ties: with cox, "efron" or "breslow".
+        persons: with Surv(start, stop, event), the column of persons, each of whom counts once.
+        exposure: with counts, column or expression of the time or the number at risk.
+        trials: with binomial, column or expression of the number of trials.
+        breaks: with piecewise_exponential; None: the quintiles of an exponential of the mean time.
+        integrate: integrate the levels of ``(1 + x | site)`` out at the sites, three effects at
+            most; None where possible. Groups in a site always are; `Regression.levels_of` draws.
+        nodes: of the quadrature, along each dimension; when None as many as the posterior needs.
         evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
             100,000 rows compiled programs) or "compiled", as all other methods do.
-        imputations: how many times missing values are drawn, to impute them.
+        imputations: number of imputations of the missing values.
         imputation_seed: seed of the imputed values.
         algorithm: what will be sampled with, where ``engine`` runs several processes.
         engine: where every process reads its own sites only; in this process when None.
         harmonise: by site, what is changed in its table as it is read, as in a study file.
-        describe: what sites send of participants: ``cells`` (5), the fewest rows of a number that
-            is sent; ``times``, ``by`` a column, ``event`` codes, ``causes`` by code; ``treated``.
+        describe: what sites send of their participants: ``cells`` (5), the smallest count that is
+            sent; ``times``, ``by`` a column, ``event`` codes, ``causes`` by code; ``treated``.
         keep: expression that is true of the rows to be analysed, such as ``"service > 0"``.
         prior_from: an earlier run of the formula, or a dict of ``run``, ``weight``, ``robust``.
-        summaries: by site without rows ``estimate``, by coefficient, ``covariance`` or ``profile``.
+        summaries: by site without rows: ``estimate`` with ``covariance``, or ``profile``.
 
     Returns:
         The model, its rows, and what gives results in the user's terms.
