@@ -10,9 +10,10 @@ would change no number. In pieces, in any order, each study a line of a file::
 
 A seed that the file has is not run again; without seeds the table of the file is printed. Beside
 each study stand the messages of the same run without a policy and the largest difference of a mean
-or of the width of the middle 68 % from that run, in standard deviations and widths. Where a run ends early the
-rehearsal of the site that refused, or else of the one that raised its noise most, says whether it
-had predicted that; with ``--rehearse`` also where it does not, at the site of the far-out patient.
+from that run, in standard deviations, or of the middle 68 %'s width, in widths. Where a run ends
+early the rehearsal of the site that refused, or else of the one that raised its noise most, says
+whether it had predicted that; with ``--rehearse`` also where it does not, at the site of the
+far-out patient.
 """
 
 from __future__ import annotations

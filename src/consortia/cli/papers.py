@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import os
+import subprocess
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
@@ -86,6 +90,12 @@ def run(
             raise InputError("name one paper, or pass --all.")
         if name is not None and name not in claims.PAPERS:
             raise InputError(f"no paper is called {name!r}; there are {', '.join(claims.PAPERS)}.")
+        if every and not store:  # the pages are written by a single process
+            options = [f"--scale={scale.value}", f"--seed={seed}", f"--out={out}"]
+            options += [] if figure is None else [f"--figure={figure}"]
+            longest = sorted(claims.PAPERS, key=lambda each: -len(claims.read(each).studies))
+            _run_all(longest, options + ["--resume"] * resume)
+            return
         for named in claims.PAPERS if every else (name,):
             paper = claims.read(named)
             chosen = paper.chosen(figure)
@@ -111,6 +121,22 @@ def write() -> None:
     """
     with reported(False):
         _write_pages()
+
+
+def _run_all(names: Sequence[str], options: Sequence[str]) -> None:
+    """Run papers in processes of their own, as many at once as there are processors."""
+    command = [sys.executable, "-m", "consortia", "papers", "run"]
+
+    def ended(name: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, name, *options], stdout=subprocess.PIPE, text=True)
+
+    failed = 0
+    with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
+        for process in pool.map(ended, names):
+            typer.echo(process.stdout, nl=False)
+            failed = failed or process.returncode
+    if failed:  # it has said why
+        raise typer.Exit(failed)
 
 
 def _redraw(paper: Any, study: Any, scale: str, seed: int, out: Path, store: bool) -> None:
