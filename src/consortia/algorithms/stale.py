@@ -116,6 +116,11 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         arguments.one_of("weighting", self.weighting, ("time", "equal"))
         if self.latency is not None and not hasattr(self.latency, "durations"):
             raise wrong("latency", f" is {self.latency!r}: give a model of consortia.latency.")
+        try:
+            hash(self.latency)
+        except TypeError as error:
+            text = ": programs are kept by it: write @dataclass(frozen=True), with tuples for lists."
+            raise wrong("latency", f" has no hash ({error}){text}") from None
         workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
         if workers is None:
             if late is None:
