@@ -479,7 +479,7 @@ GAPS = read_table(
 
 
 def test_missing_values_are_refused_with_their_columns_and_counts() -> None:
-    with pytest.raises(InputError, match=r"site 'x': values are missing in 'y' 1, 'a' 1 of 4 rows"):
+    with refused(argument="y", match="site 'x': .* 'y' 1, 'a' 1 of 4 rows"):
         without_missing(GAPS, ["y", "a"], ["y"], "refuse", "site 'x'")
 
 
@@ -496,9 +496,7 @@ def test_with_an_indicator_only_a_row_without_a_response_goes() -> None:
 
 
 def test_a_site_without_one_complete_row_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        InputError, match=r"site 'x': no row is complete; of 4 rows 4 have no value"
-    ):
+    with refused(argument="b", match="site 'x': .* 4 of 4 rows"):
         without_missing(GAPS, ["y", "a", "b"], ["y"], "complete", "site 'x'")
     with refused(argument="missing"):
         without_missing(GAPS, ["y"], ["y"], "drop", "it")

@@ -350,4 +350,4 @@ def test_rows_left_out_of_a_registered_study_are_counted_where_all_sites_are_her
     built = load_study(folder / "study.toml").build().regression
     assert built is not None
     # a patient without a name is analysed
-    assert "1 rows with missing values are left out (south 1 of 420)" in built.notes
+    assert "left out: 1 row with missing values (south 1 of 420)" in built.notes

@@ -83,7 +83,7 @@ def test_a_study_builds_what_the_function_builds(folder: Path) -> None:
     assert str(built.regression) == str(made)
     assert built.metadata.labels == {"coefficients": [list(made.names)]}
     assert built.metadata.settings["regression"]["priors"]["age"] == "normal(0, 1)"
-    assert "3 rows with missing values are left out (oslo 1 of 40" in built.regression.notes[0]
+    assert "left out: 3 rows with missing values (oslo 1 of 40" in built.regression.notes[0]
 
 
 def test_the_settings_of_a_formula_are_those_that_it_uses(folder: Path) -> None:

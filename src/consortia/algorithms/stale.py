@@ -119,7 +119,9 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         try:
             hash(self.latency)
         except TypeError as error:
-            text = ": programs are kept by it: write @dataclass(frozen=True), with tuples for lists."
+            text = (
+                ": programs are kept by it: write @dataclass(frozen=True), with tuples for lists."
+            )
             raise wrong("latency", f" has no hash ({error}){text}") from None
         workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
         if workers is None:

@@ -108,7 +108,7 @@ def test_a_second_run_with_one_patient_more_is_refused_by_name(tmp_path: Path) -
     assert "does not permit this (minimum_rows_changed); the site" in caught.value.reason
     assert "data.require" in str(caught.value)
     errors = (tmp_path / "sites" / "north" / "errors.log").read_text()
-    assert "minimum_rows_changed: 1 rows came or went since an earlier run" in errors
+    assert "minimum_rows_changed: 1 row came or went since an earlier run" in errors
     # Another study of the same rows, and other rows enough, are permitted.
     hospitals.lines(119)
     hospitals.run(rounds=3)
@@ -145,7 +145,7 @@ def test_two_studies_of_one_file_that_differ_by_a_patient_are_refused(tmp_path: 
     with pytest.raises(SiteRefusedError):
         hospitals.described("ill ~ age + dose + crp")
     assert hospitals.left == before
-    assert "minimum_rows_changed: 1 rows came or went" in hospitals.errors
+    assert "minimum_rows_changed: 1 row came or went" in hospitals.errors
     assert '[data] require = ["crp"]' in hospitals.errors
     hospitals.described("ill ~ age * dose")  # other terms of the same rows
 
@@ -185,7 +185,7 @@ def test_an_export_in_another_writing_with_a_patient_more_is_refused(tmp_path: P
     path.write_text("\n".join([f"visit,{head}", *rows]) + "\n")
     with pytest.raises(SiteRefusedError):
         hospitals.described("ill ~ age + dose")
-    assert "minimum_rows_changed: 1 rows came or went" in hospitals.errors
+    assert "minimum_rows_changed: 1 row came or went" in hospitals.errors
     path.write_text("\n".join([f"visit,{head}", *rows[1:]]) + "\n")  # the same patients
     hospitals.described("ill ~ age + dose")
     ledger = Ledger(tmp_path / "sites" / "north" / LEDGER)

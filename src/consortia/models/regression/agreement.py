@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.core.faults import Faults
 from consortia.data.columns import Guess, TableFacts
-from consortia.data.mending import joined, key, mend
+from consortia.data.mending import joined, key, mend, rows_text
 from consortia.data.mending import text as toml
 from consortia.data.preparation import Moments, moments_of_all
 from consortia.errors import InputError, wrong
@@ -245,27 +245,18 @@ class Answers:
 
     def left_out(self, rows: Mapping[str, int]) -> list[str]:
         """Return notes on the rows that are left out, if any are; ``rows`` are those kept."""
-        keep, notes = self.question.keep, []
-        not_kept = {site: facts.not_kept for site, facts in self.facts.items() if facts.not_kept}
-        if keep is not None and not_kept:
-            of = ", ".join(
-                f"{site} {count} of {count + self.facts[site].given}"
-                for site, count in not_kept.items()
-            )
-            notes.append(
-                f"{sum(not_kept.values())} rows of which {keep.text} is not true are left out "
-                f"({of})"
-            )
-        lost = {
-            site: facts.given - rows[site]
-            for site, facts in self.facts.items()
-            if facts.given > rows[site]
-        }
-        if lost:
-            of = ", ".join(
-                f"{site} {count} of {self.facts[site].given}" for site, count in lost.items()
-            )
-            notes.append(f"{sum(lost.values())} rows with missing values are left out ({of})")
+        keep, facts = self.question.keep, self.facts.items()
+        lost = {"with missing values": {s: (each.given - rows[s], each.given) for s, each in facts}}
+        if keep is not None:
+            away = {s: (each.not_kept, each.not_kept + each.given) for s, each in facts}
+            lost = {f"of which {keep.text} is not true": away} | lost
+        notes = []
+        for why, counts in lost.items():
+            counts = {site: count for site, count in counts.items() if count[0] > 0}
+            of = ", ".join(f"{site} {count} of {given}" for site, (count, given) in counts.items())
+            if counts:
+                total = rows_text(sum(count for count, _ in counts.values()))
+                notes.append(f"left out: {total} {why} ({of})")
         return notes
 
     def _readings(

@@ -289,8 +289,8 @@ class Question:
                 where = f"site {site!r}" if column.source is None else column.source.row(row)
                 line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
                 faults.append(
-                    f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
-                    f"that differ only in spelling: {line}"
+                    f"{where}: {name} is {other!r} in {rows_text(of[other])}, and {most!r} in "
+                    f"{of[most]}, that differ only in spelling: {line}"
                 )
         if faults:
             raise InputError("\n".join(faults)).at(name, site=site)
@@ -380,7 +380,9 @@ class Question:
         offset = self.parsed.offset.columns if self.parsed.offset else ()
         for name in {*needed} - (filled - {*extra, *offset}):
             if count := int(used[name].missing.sum()):
-                raise InputError(f"{where}: values are missing in {name!r} of {count} rows.")
+                raise InputError(
+                    f"{where}: values are missing in {name!r} of {rows_text(count)}."
+                ).at(name)
         rows = rows_of(table)
         return used | {SITE: Column("text", np.full(rows, site or ""), np.zeros(rows, bool))}
 
