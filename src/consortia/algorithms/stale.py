@@ -126,7 +126,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
         if workers is None:
             if late is None:
-                raise InputError(f"{self.name}: give workers=W, or staleness=τ, which is W - 1.")
+                raise wrong("workers", "=W is missing, or staleness=τ, which is W - 1: give one.")
             workers = late + 1
         elif late is not None and workers != late + 1:
             raise InputError(
@@ -214,7 +214,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
             raise InputError(
                 f"there are {sites} sites and workers={self.workers}: give one site, from which "
                 f"all workers of a server draw, or workers={sites}, so that each holds its own."
-            )
+            ).at("workers")
         arguments.weights_fit(self.shares, names, "shares")
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
@@ -577,7 +577,7 @@ class StaleSGHMC(StaleMomentum):
                 raise InputError(
                     f"friction * step_size is {step * self.friction:g}: it must be at most 1 with "
                     "integrator='euler', or momenta change their sign in every step."
-                )
+                ).at("friction")
             if step * variance > self.noise_strength:
                 raise InputError(
                     f"subtract_noise: step_size * V is {step * variance:.4g}, more than "

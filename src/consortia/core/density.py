@@ -78,7 +78,7 @@ def check_density(target: Target, shard: PyTree) -> None:
                 raise InputError(
                     f"Model.{name} returns shape {shape}: it must be a scalar, the log-likelihood "
                     "of all rows where mask is True."
-                )
+                ).at(name)
             continue
         shape = _shape("log_likelihood", target.log_likelihood, position, batch)
         if shape == (rows,):

@@ -10,7 +10,7 @@ from consortia.core.arguments import Hinted
 from consortia.core.host import HostDensity
 from consortia.core.parameters import is_function, structure_of, variables
 from consortia.core.tails import Tail
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 PyTree = Any
 
@@ -126,7 +126,7 @@ class Model(metaclass=Hinted):
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:
             if self.log_likelihood is not None:
-                raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
+                raise wrong("log_likelihood", ": give it, or site_log_likelihood, not both.")
             object.__setattr__(self, "log_likelihood", no_rows)
 
     def __repr__(self) -> str:
@@ -170,4 +170,4 @@ def no_rows(params: PyTree, batch: PyTree) -> Any:
         "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
         "minibatches, surrogates of rows and scores of rows cannot use it. Use few_rounds, "
         "federated_hmc, decentralized_hmc, or another method with batch_size=None."
-    )
+    ).at("site_log_likelihood")

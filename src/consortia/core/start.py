@@ -45,7 +45,7 @@ def _check_leaves(argument: str, parameters: PyTree) -> None:
             raise InputError(
                 f"{where} is a function: give the arrays of the module alone, e.g. of "
                 "equinox.partition(module, equinox.is_array)."
-            )
+            ).at(argument.rpartition(".")[2])
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
         if not is_floating(dtype):
             raise InputError(
@@ -136,7 +136,7 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
         raise InputError(
             f"the log-density of site {names[node]!r} is {-potential[node, chain]} at the start of "
             f"chain {chain}: choose another init, or look at the data of this site."
-        )
+        ).at("init", site=names[node])
     bad = np.argwhere(~finite)
     if bad.size:
         node, chain = bad[0]
@@ -144,4 +144,4 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
             f"the gradient of the log-density of site {names[node]!r} is not finite at the start "
             f"of chain {chain} (the density itself is): look for sqrt, log or a division at 0 in "
             "Model.log_likelihood or Model.log_prior, or choose another init."
-        )
+        ).at("init", site=names[node])

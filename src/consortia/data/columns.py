@@ -191,7 +191,7 @@ def rows_of(table: Table) -> int:
 def column_of(table: Table, name: str, where: str) -> Column:
     """Return a column by its name; refuse an unknown one with the nearest."""
     if name not in table:
-        raise InputError(f"{where}: {name!r} is not a column: {unknown(name, table)}.")
+        raise InputError(f"{where}: {name!r} is not a column: {unknown(name, table)}.").at(name)
     return table[name]
 
 

@@ -150,7 +150,7 @@ def label_shards(
         raise InputError(
             f"{sites} sites of {shards_per_site} shards need {shards} rows, but there are "
             f"{data.rows}: lower sites or shards_per_site."
-        )
+        ).at("shards_per_site")
     labels = _categories(_column(arrays, label, data.rows, "label"), "label")
     shuffled = generator.permutation(data.rows)
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -203,7 +203,7 @@ def quantity(
         shares = np.arange(1, sites + 1, dtype=float) ** -exponent
         shares /= shares.sum()
     else:
-        raise InputError("Give exactly one of concentration and exponent.")
+        raise InputError("Give exactly one of concentration and exponent.").at("concentration")
     spare = data.rows - sites * minimum_rows
     ends = np.rint(np.cumsum(shares) * spare).astype(int) + minimum_rows * np.arange(1, sites + 1)
     return _deal(data, np.split(generator.permutation(data.rows), ends[:-1]))

@@ -91,7 +91,7 @@ def write_report(
             content = page(reports).encode()
         replace_file(target, [content])
     except OSError as error:
-        raise StoreError(f"{str(target)!r} cannot be written: {error}.") from error
+        raise StoreError(f"{target} cannot be written: {error}.").at(file=str(target)) from error
     return target
 
 

@@ -123,7 +123,7 @@ def check_likelihood(model: Model, method: Method) -> None:
             f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
             "of each site and none of rows: give batch_size=None, use federated_hmc, or write "
             "integrate=False where levels of sites are integrated out."
-        )
+        ).at("batch_size")
 
 
 def check_process() -> None:

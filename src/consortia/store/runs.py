@@ -110,7 +110,7 @@ class RunStore:
                 f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
                 "open the run with consortia.open_run, or continue it: consortia.resume, or the "
                 "command `consortia resume`."
-            )
+            ).at("store", file=str(self.path))
 
     # --- one writer at a time --------------------------------------------------------------------
 
@@ -371,7 +371,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
             raise StoreError(
                 f"{str(path)!r}: the description of its draws is damaged "
                 f"({printable(str(error), most=500)})."
-            ) from error
+            ).at(file=str(path)) from error
     return tree_of(groups, record)
 
 
@@ -399,7 +399,7 @@ def _check_whole(directory: Path, name: str, kept: int | None) -> None:
         raise StoreError(
             f"{str(directory)!r} is not whole: the file {absent.relative_to(directory)} is "
             "missing. Copy the directory of the run again, with all files."
-        )
+        ).at(file=str(absent.relative_to(directory)))
 
 
 def _group(path: Path, name: str, kept: int | None) -> Any:

@@ -377,9 +377,9 @@ class Study(Table):
         try:
             return self._build(engine, data_folder, files, (least, cells))
         except InputError as error:
-            if self._path is None:
-                raise
-            raise InputError(f"{self._path}: {error}") from error
+            if self._path is not None:
+                error.args = (f"{self._path}: {error}",)
+            raise
 
     def contribution(self, path: Path, index: int, least: int = 1, cells: int = 1) -> SiteFacts:
         """Return the facts of the site whose file is at ``path``, for other processes.

@@ -252,7 +252,7 @@ def _of_stale_gradients(
         "step_size, take fewer workers, or start where the posterior is less curved."
     )
     if step >= REFUSED_BEYOND * limit:
-        raise InputError(text)
+        raise InputError(text).at("step_size")
     return text
 
 

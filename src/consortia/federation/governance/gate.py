@@ -548,7 +548,7 @@ def _made(folder: str | os.PathLike[str]) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise LedgerError(f"the site's folder {str(folder)!r} cannot be made: {error}") from error
+        raise LedgerError(f"{folder} cannot be made: {error}").at(file=str(folder)) from error
     return Path(folder)
 
 

@@ -388,7 +388,7 @@ class Answers:
             if len(levels) > max(LEVELS_DOUBTED, rows / 2):
                 counts = f"{text} has {len(levels)} levels in {rows} rows"
                 if len(levels) > LEVELS_REFUSED:
-                    raise InputError(f"{counts}: it identifies rows. Leave it out of the formula.")
+                    raise InputError(f"{counts}: it identifies rows, leave it out.").at(column)
                 notes.append(
                     f"{counts}: leave it out if it identifies rows, or its coefficients are known "
                     "from the prior only"
@@ -411,7 +411,7 @@ class Answers:
         levels = against_reference(factor, levels)
         if len(levels) < 2:
             only = f"the one level {levels[0]!r}" if levels else "no level"
-            raise InputError(f"{text} has {only} at all sites: leave it out of the formula.")
+            raise InputError(f"{text} has {only} at all sites: leave it out.").at(column)
         return levels, notes
 
     def _response_levels(self, kinds: Mapping[str, str], notes: list[str]) -> tuple[str, ...]:
@@ -424,7 +424,7 @@ class Answers:
             raise InputError(
                 f"the response {column!r} holds strings, whose order is not known: give "
                 f"levels={{{column!r}: [lowest, ..., highest]}}."
-            )
+            ).at(column)
         levels = given or self._ordered(column, RESPONSE, kinds)
         least = 3 if ordered else 2
         if len(levels) < least or (family.response == "two" and len(levels) > 2):
