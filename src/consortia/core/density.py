@@ -88,7 +88,7 @@ def check_density(target: Target, shard: PyTree) -> None:
                 "Model.log_likelihood returns a scalar: it must return one value per row, shape "
                 "(rows,). Leave out the sum or mean; the library sums the rows itself, and a sum "
                 "would scale minibatches wrongly, without an error."
-            )
+            ).at("log_likelihood")
         raise InputError(
             f"Model.log_likelihood returns shape {shape} for a batch of {rows} rows: it must "
             f"return one value per row, shape ({rows},)."

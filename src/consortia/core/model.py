@@ -151,7 +151,7 @@ class Model(metaclass=Hinted):
             raise InputError(
                 f"{what}: with weights_are='sampling', or cluster(...), the draws are not from a "
                 "posterior: they have the spread of estimates over samples. Leave both out."
-            )
+            ).at("weights")
 
     @property
     def by_site(self) -> bool:

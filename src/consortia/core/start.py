@@ -50,7 +50,7 @@ def _check_leaves(argument: str, parameters: PyTree) -> None:
         if not is_floating(dtype):
             raise InputError(
                 f"{where} is of type {dtype}: parameters must be floating (write 0.0, not 0)."
-            )
+            ).at(argument.rpartition(".")[2])
 
 
 def is_floating(dtype: Any) -> bool:

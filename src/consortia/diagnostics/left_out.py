@@ -39,7 +39,7 @@ from consortia.data.sites import Sites
 from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
 
@@ -199,7 +199,7 @@ def check_same_rows(every: Sequence[Any]) -> None:
     """
     for sites in every:
         if not isinstance(sites, Sites):
-            raise InputError("loo: give the sites of one data set, imputation(0).sites.")
+            raise wrong("sites", " for loo must be of one data set: imputation(0).sites.")
         if sites.names != every[0].names or list(sites.sizes) != list(every[0].sizes):
             raise InputError(
                 "loo: the models are fitted to different rows: the sites or their sizes differ."
@@ -233,7 +233,7 @@ def positions_of(
                 raise InputError(
                     f"{caller}: the draws come from several imputations: sample one of them, "
                     "imputation(0) of the regression, and give its sites."
-                )
+                ).at("sites")
             if draw_weights(tree) is not None:
                 raise InputError(f"{caller}: the draws already have weights of different steps.")
             flat = join(sampled_draws(tree), variables(structure_of(model.init)), leading=2)

@@ -78,7 +78,7 @@ def check_arguments(
     check_likelihood(model, method)
     if draws is not None:
         if rounds is not None:
-            raise InputError("draws and rounds both say how long the run is: give one of them.")
+            raise wrong("draws", " and rounds both say how long the run is: give one of them.")
         checks.whole("thin", thin, 1)
         rounds = _rounds_for(checks.whole("draws", draws, 1) * thin, model, method, init)
     if rounds is None and isinstance(method, Conversation):
@@ -165,7 +165,7 @@ def check_model(target: Target, shard: PyTree) -> None:
             "the model's functions no longer compute what they did when it was first sampled: a "
             "variable that they use has changed. Make a new consortia.Model of them; a model is "
             "compiled once."
-        )
+        ).at("model")
 
 
 def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:

@@ -241,7 +241,7 @@ class RunStore:
                 f"{str(self.path)!r} cannot be continued: {'; '.join(problems)}. Nothing was "
                 "changed. What can still be read opens with consortia.open_run; a new run with "
                 "the same seed in another directory makes the same draws."
-            )
+            ).at(file=str(self.path))
         if usable is None:
             _, self.specification = read_record(self.path)
             return None

@@ -436,7 +436,7 @@ def _covariates(
         if not reason:
             used.append(name)
         elif name in wanted and name not in drop:
-            raise InputError(f"{name!r} was named, but cannot be used: {reason}.")
+            raise InputError(f"{name!r} was named, but cannot be used: {reason}.").at("columns")
         else:
             left_out.append((printable(name), reason))
     for name in [column for column in used if column not in wanted]:

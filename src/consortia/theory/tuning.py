@@ -219,7 +219,7 @@ def choose_step(
             f"{method.name} within {within}, {rounds:,} rounds of {chains} chains are worth "
             f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
             f"{LEAST_DRAWS:.0f}. {_advice(problem, method, kept, rounds, chains)}"
-        )
+        ).at("step_size")
     return replace(choice, margin=margin)
 
 
