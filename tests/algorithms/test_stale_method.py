@@ -22,6 +22,7 @@ from consortia.run.sampling import sample
 from consortia.theory import estimates
 from consortia.theory.estimates import gradient_noise_variance, largest_curvature
 from consortia.theory.stability import predict_divergence
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -220,9 +221,9 @@ def test_the_papers_step_size_read_literally_is_refused_with_the_limit(tau: int)
     sites = Sites.from_list([{"y": np.random.default_rng(0).normal(size=1000)}])
     literal = stale_sgld(0.0042 / tau, 10, workers=tau + 1)  # h Λ = 4.2/τ, Λ = 1001
     limit = 2 * np.sin(np.pi / (4 * tau + 2)) / 1001
-    with pytest.raises(InputError, match="largest stable step_size is") as refused:
+    with refused(argument="step_size", match="largest stable") as caught:
         sample(model, sites, literal, rounds=10, progress=False, chains=1)
-    said = float(re.search(r"step_size is (\S+)\. ", str(refused.value))[1])
+    said = float(re.search(r"step_size is (\S+)\. ", str(caught.value))[1])
     assert abs(said / limit - 1) < 5e-3  # three digits, by bisection to a thousandth
     # Just above the limit the user is warned, just below nothing is said.
     above = stale_sgld(1.01 * limit, 10, workers=tau + 1)

@@ -428,13 +428,13 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "site.xls", "it")
     with pytest.raises(InputError, match="no such file"):
         read_table(tmp_path / "none.csv", "it")
-    with pytest.raises(InputError, match="site 'oslo' is a list: give a file"):
+    with refused(argument="data", match="'oslo' is a list"):
         read_table([1, 2], "site 'oslo'")
-    with pytest.raises(InputError, match="columns of different lengths"):
+    with refused(argument="data", match="different lengths"):
         read_table({"a": np.ones(2), "b": np.ones(3)}, "it")
-    with pytest.raises(InputError, match=r"column 'a': its values are complex"):
+    with refused(argument="a", match="complex"):
         dict(read_table({"a": np.ones(2) * 1j}, "it"))
-    with pytest.raises(InputError, match="'agee' is not a column: unknown; did you mean 'age'"):
+    with refused(argument="agee", match="'age'"):
         column_of(read_table({"age": np.ones(2)}, "it"), "agee", "it")
 
 

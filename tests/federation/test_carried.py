@@ -22,6 +22,7 @@ from consortia.federation.governance import verify
 from consortia.federation.governance.gate import LEDGER
 from tests.federation.correspondence import POLICY
 from tests.federation.hospitals import HOSPITALS, NAMES, check_posterior, study
+from tests.refusals import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,7 +71,7 @@ def test_masked_sums_without_keys_are_refused_over_a_network(tmp_path: Path) -> 
     folders = made(tmp_path, keys=False)
     transport = InProcess({})
     transport.remote = True
-    with pytest.raises(InputError, match="secure sums, which needs keys"):
+    with refused(argument="keys"):
         serve_carried(study(), transport, folders["coordinator"])
 
 
@@ -89,7 +90,7 @@ def test_a_study_that_tasks_do_not_carry_is_refused(tmp_path: Path, text: str, w
 
 
 def test_a_site_that_does_not_know_its_rows_names_the_file_and_the_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r'site.toml: write data = "\.\.\."'):
+    with refused(argument="data", file=str(tmp_path / "site.toml")):
         answer_carried(study(), b"", tmp_path, "north")
 
 

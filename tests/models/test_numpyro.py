@@ -14,6 +14,7 @@ from scipy import stats
 import consortia
 from consortia.errors import InputError
 from consortia.models.numpyro import from_numpyro
+from tests.refusals import refused
 
 numpyro = pytest.importorskip("numpyro", reason="the extra numpyro is not installed")
 dist = numpyro.distributions
@@ -340,7 +341,7 @@ def test_what_is_the_site_s_own_is_drawn_there_given_its_rows() -> None:
     assert level.std() == pytest.approx(sd, rel=4 / np.sqrt(2 * level.size))
     again = consortia.recover(draws, model, sites, 1)
     np.testing.assert_array_equal(level, again["level"])
-    with pytest.raises(InputError, match=r"Model\.recover is None.*made\.levels_of"):
+    with refused(argument="recover", match="levels_of"):
         consortia.recover(draws, from_numpyro(linear, OWN), sites, "south")
 
 

@@ -26,13 +26,14 @@ import consortia
 from consortia.diagnostics.figures import canvas
 from consortia.diagnostics.verdict import Severity
 from consortia.engines.mailbox import facts_of
-from consortia.errors import InputError, StoreError
+from consortia.errors import StoreError
 from consortia.report.document import _notes, write_report
 from consortia.report.plots import MOST_FOREST, forest
 from consortia.report.run_report import RunReport, report_of
 from consortia.schedules.events import simulate
 from consortia.store.ending import RunEnd
 from consortia.store.results import plain_attributes
+from tests.refusals import refused
 
 RECORD = {
     "algorithm": "fa_hmc",
@@ -322,7 +323,7 @@ def test_a_run_that_keeps_moments_says_of_which_draws_its_numbers_are(tmp_path):
 
 
 def test_a_run_without_draws_is_refused():
-    with pytest.raises(InputError, match="holds no draws"):
+    with refused(argument="tree", match="no draws"):
         report_of(xarray.DataTree())
 
 

@@ -77,13 +77,13 @@ def test_a_log_likelihood_that_is_not_one_value_per_row_is_refused(function, mat
 
 
 def test_a_log_prior_that_is_not_a_scalar_is_refused():
-    with pytest.raises(InputError, match=r"Model.log_prior returns shape \(2,\): it must be"):
+    with refused(argument="log_prior", match=r"\(2,\)"):
         sample(changed(log_prior=lambda p: -0.5 * p["beta"] ** 2))
 
 
 def test_a_start_outside_the_support_of_the_prior_is_refused():
     outside = changed(log_prior=lambda p: jnp.where(jnp.all(p["beta"] > 1), 0.0, -jnp.inf))
-    with pytest.raises(InputError, match="log_prior is -inf at the start of chain 0"):
+    with refused(argument="init", match="log_prior is -inf"):
         sample(outside)
 
 
@@ -94,7 +94,7 @@ def test_a_density_that_is_not_finite_at_the_start_names_the_site():
     bad = site(9, 1)
     bad["y"][3] = 1000.0
     sites = consortia.Sites.from_list([site(5), bad], names=["north", "south"])
-    with pytest.raises(InputError, match="log-density of site 'south' is -inf at the start"):
+    with refused(argument="init", site="south", match="is -inf"):
         sample(changed(log_likelihood=only_south_breaks), sites)
 
 
@@ -102,7 +102,7 @@ def test_a_gradient_that_is_not_finite_at_the_start_names_the_site():
     def kinked(params, batch):
         return log_likelihood(params, batch) - jnp.sqrt(jnp.sum(params["beta"] ** 2))
 
-    with pytest.raises(InputError, match="gradient of the log-density of site 'north'.*sqrt"):
+    with refused(argument="init", site="north", match="gradient"):
         sample(changed(log_likelihood=kinked))
 
 
@@ -159,7 +159,7 @@ def test_a_start_unlike_the_models_parameters_is_refused(init, match):
 
 
 def test_integer_parameters_are_refused():
-    with pytest.raises(InputError, match=r"Model.init\['beta'\] is of type int.*write 0.0, not 0"):
+    with refused(argument="init", match=r"\['beta'\] is of type int"):
         sample(changed(init={"beta": np.zeros(2, int)}))
 
 
@@ -286,7 +286,7 @@ def test_data_that_are_not_rows_name_the_site(shards, match):
 
 def test_a_store_that_holds_something_is_refused_and_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("keep me")
-    with pytest.raises(StoreError, match="is not empty: nothing was written"):
+    with refused(StoreError, argument="store", match="is not empty"):
         sample(store=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -344,7 +344,7 @@ def test_draws_say_how_long_a_run_is_in_place_of_rounds():
     each = method.build(Target(MODEL, MODEL.init)).draws.per_iteration
     assert each > 1
     assert checks.check_arguments(MODEL, SITES, method, **options, draws=2 * each + 1, thin=1) == 3
-    with pytest.raises(InputError, match="draws and rounds both say how long"):
+    with refused(argument="draws", match="rounds"):
         consortia.sample(MODEL, SITES, ALGORITHM, draws=3, rounds=3)
     with refused(argument="draws"):
         consortia.sample(MODEL, SITES, consortia.few_rounds(), draws=3)

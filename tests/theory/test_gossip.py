@@ -13,6 +13,7 @@ from consortia.errors import InputError
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.gossip import Response, de_sghmc_law, de_sgld_law
 from consortia.theory.stability import largest_stable_step, mean_limit, step_bounds
+from tests.refusals import refused
 
 CORRECTED = {"correction": "extra", "noise": "common", "averaged_noise": True}
 
@@ -381,5 +382,5 @@ def test_a_wrong_argument_is_named(make, match):
 
 
 def test_more_rows_than_an_agent_has_are_refused_without_replacement(small):
-    with pytest.raises(InputError, match="4 rows without replacement of only 3"):
+    with refused(argument="batch_size", match="4.*only 3"):
         de_sgld_law(small, "ring", step_size=0.01, batch_size=4, replace=False)

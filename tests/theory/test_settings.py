@@ -24,6 +24,7 @@ from consortia.errors import InputError
 from consortia.store import checkpoint
 from consortia.theory import bias, settings, tuning
 from consortia.theory.bias import Problem, known_law
+from tests.refusals import refused
 
 KINDS = ("alike", "unlike", "ill-conditioned", "unlike and ill-conditioned")
 TARGET = tuning.BiasTarget()
@@ -114,7 +115,7 @@ def test_settings_that_are_given_leave_debias_and_the_mass_matrix_as_they_were()
 
 def test_an_open_setting_is_refused_where_nothing_chooses_it() -> None:
     """The cost of a round is not known before K and T are."""
-    with pytest.raises(InputError, match="leapfrog_steps or local_steps is None"):
+    with refused(argument="leapfrog_steps", match="local_steps"):
         consortia.fa_hmc().cost(np.array([5]), 2)
 
 

@@ -18,6 +18,7 @@ from consortia.surrogates import Gaussian
 from consortia.theory.affine import AffineMap
 from consortia.theory.travelling import TravellingRecursion
 from experiments.fsgld.gaussian_mean import gradient_constants
+from tests.refusals import refused
 
 
 def published_shards() -> list[np.ndarray]:
@@ -228,7 +229,7 @@ def test_step_factors_of_one_are_no_factors_and_others_are_the_updates_written_o
         rtol=1e-9,
     )
     assert not np.allclose(falling.stationary.covariance, plain.stationary.covariance, rtol=0.01)
-    with pytest.raises(InputError, match="step_factors: give 3 numbers"):
+    with refused(argument="step_factors", match="give 3"):
         travelling_law(**problem, **given, step_factors=(1.0, 2.0))
 
 

@@ -66,7 +66,7 @@ def check_density(target: Target, shard: PyTree) -> None:
             raise InputError(
                 f"Model.log_prior returns shape {shape}: it must be a scalar (sum over the "
                 "parameters)."
-            )
+            ).at("log_prior")
     of_site = target.model.site_log_likelihood
     for rows in (3, 2) if of_site is None else (3,):
         index = np.zeros(rows, int)

@@ -129,7 +129,7 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
             raise InputError(
                 f"Model.log_prior is {value} at the start of chain {chain}: choose init inside "
                 "the support of the prior."
-            )
+            ).at("init")
     bad = np.argwhere(~np.isfinite(potential))
     if bad.size:
         node, chain = bad[0]

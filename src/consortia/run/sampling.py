@@ -409,7 +409,7 @@ def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSp
     keep = read_spec(given)
     if (None if keep is None else keep.describe()) != stored:
         kind = "all draws" if stored is None else stored["kind"]
-        raise StoreError(f"{str(path)!r} keeps {kind}: leave `keep` out, or give the same.")
+        raise StoreError(f"{path} keeps {kind}: leave `keep` out, or give the same.").at("keep")
     return keep
 
 

@@ -24,6 +24,7 @@ from consortia.models._integrated import (
     resampled,
 )
 from consortia.models.regression.construction import contribution
+from tests.refusals import refused
 
 RNG = np.random.default_rng(8)
 SIZES = {"oslo": 30, "lima": 9, "bern": 1}
@@ -327,7 +328,7 @@ def test_what_cannot_be_integrated_is_refused() -> None:
     joint = consortia.regression(
         "y ~ x + (1 | site)", tables("poisson"), family="poisson", integrate=False
     )
-    with pytest.raises(InputError, match="integrates no level out"):
+    with refused(argument="formula", match="levels_of"):
         joint.levels_of({}, "lima", 0)
 
 

@@ -247,7 +247,7 @@ def test_levels_that_are_given_are_not_told_at_all() -> None:
 
 
 def test_a_level_that_nobody_told_of_is_refused_at_the_site() -> None:
-    with pytest.raises(InputError, match=r"site 'oslo': C\(grade\) has a level that is not among"):
+    with refused(argument="C(grade)", match="'oslo': .* in 15 of 50 rows"):
         regression("died ~ C(grade)", SITES, family="bernoulli", levels={"grade": [1, 2]})
 
 
@@ -387,7 +387,7 @@ def test_sites_that_disagree_are_named() -> None:
     with refused(argument="age"):
         regression("died ~ age", sites, family="bernoulli")
     one = {name: part.assign(arm="new") for name, part in SITES.items()}
-    with pytest.raises(InputError, match="arm has the one level 'new' at all sites: leave it out"):
+    with refused(argument="arm", match="one level 'new'"):
         regression("died ~ arm", one, family="bernoulli")
 
 
@@ -480,5 +480,5 @@ def test_an_identifier_of_thousands_of_rows_is_refused_before_its_columns_are_ma
         }
         for site in ("oslo", "lima")
     }
-    with pytest.raises(InputError, match="who has 40000 levels in 40000 rows: it identifies rows"):
+    with refused(argument="who", match="40000 levels in 40000 rows"):
         regression("died ~ who", tables, family="bernoulli")

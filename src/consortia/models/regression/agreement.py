@@ -169,7 +169,7 @@ class Answers:
                 raise InputError(
                     f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
                     "write which value is the event, as in Surv(time, status == 2)."
-                )
+                ).at("formula")
         elif any(RESPONSE in facts.levels for facts in self.facts.values()) or (
             question.family.response in ("two", "ordered", "levels")
             and question.parsed.response[0].column in question.levels
