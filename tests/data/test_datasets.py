@@ -17,7 +17,7 @@ import pytest
 
 from consortia.data import datasets, downloads
 from consortia.data.downloads import RemoteFile, read_file
-from consortia.errors import ConsortiaError, InputError
+from consortia.errors import ConsortiaError
 from tests.refusals import refused
 
 BUNDLED = [name for name, info in datasets.AVAILABLE.items() if info.bundled]
@@ -187,7 +187,7 @@ def test_a_file_that_scikit_learn_carries_is_read_as_it_reads_it(
 ) -> None:
     own = datasets._from_file(name)
     assert own is not None
-    monkeypatch.setitem(datasets.CARRIED, name, ("another.csv", ""))
+    monkeypatch.setitem(datasets.CARRIED, name, ("another.csv", None))
     other = datasets.load(name)
     for key, values in other.rows.items():
         np.testing.assert_array_equal(own.rows[key], values)
@@ -402,29 +402,38 @@ def test_train_test_split_deals_every_row_to_one_part() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "match"),
     [
-        (lambda: datasets.standardise({"y": np.ones(3)}), "train has no x"),
-        (lambda: datasets.standardise({"x": np.ones((3, 2, 2))}), "images_to_rows"),
+        (lambda: datasets.standardise({"y": np.ones(3)}), "train", "has no x"),
+        (lambda: datasets.standardise({"x": np.ones((3, 2, 2))}), "train", "images_to_rows"),
         (
             lambda: datasets.standardise({"x": np.ones((3, 2))}, {"x": np.ones((3, 3))}),
-            "test: x has 3 columns, but train has 2",
+            "test",
+            "x has 3 .* 2",
         ),
-        (lambda: datasets.with_intercept({}), "no x"),
-        (lambda: datasets.images_to_rows({"x": np.ones((2, 2))}, scale=0.0), "scale is 0"),
+        (lambda: datasets.with_intercept({}), "arrays", "no x"),
+        (lambda: datasets.images_to_rows({"x": np.ones((2, 2))}, scale=0.0), "scale", "scale is 0"),
         (
             lambda: datasets.train_test_split(np.ones(3), test_share=1.0, seed=0),
-            "test_share is 1.0",
+            "test_share",
+            "is 1.0",
         ),
         (
             lambda: datasets.train_test_split(np.ones(3), test_share=0.1, seed=0),
+            "test_share",
             "leaves one part empty",
         ),
-        (lambda: datasets.train_test_split(np.ones(3), test_share=0.5, seed=-2), "seed is -2"),
+        (
+            lambda: datasets.train_test_split(np.ones(3), test_share=0.5, seed=-2),
+            "seed",
+            "seed is -2",
+        ),
     ],
 )
-def test_what_cannot_be_prepared_is_refused(call: Callable, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_cannot_be_prepared_is_refused(
+    call: Callable, argument: str | None, match: str | None
+) -> None:
+    with refused(argument=argument, match=match):
         call()
 
 

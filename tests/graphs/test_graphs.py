@@ -120,16 +120,16 @@ def test_uniform_weights_are_one_over_n_if_complete_and_a_third_on_a_ring():
 
 
 @pytest.mark.parametrize(
-    ("graph", "told"),
+    ("graph", "argument", "match"),
     [
-        ("ring", r"give the network itself, e\.g\. graphs\.ring\(8\)"),
-        ("torus", r"e\.g\. graphs\.ring\(AGENTS\)"),
-        ([(0, 1), (2,)], "a list of pairs of agents' indices"),
-        ([("a", "b")], "a list of pairs of agents' indices"),
+        ("ring", "graph", r"\(8\)"),
+        ("torus", "graph", r"\(AGENTS\)"),
+        ([(0, 1), (2,)], "graph", "a list of pairs of agents' indices"),
+        ([("a", "b")], "graph", "a list of pairs of agents' indices"),
     ],
 )
-def test_what_is_no_graph_is_refused_with_what_to_give(graph, told):
-    with pytest.raises(InputError, match=told):
+def test_what_is_no_graph_is_refused_with_what_to_give(graph, argument, match):
+    with refused(argument=argument, match=match):
         graphs.mixing_matrix(graph, agents=8)
 
 
@@ -148,25 +148,26 @@ def test_self_loops_repeated_edges_and_edge_attributes_do_not_count():
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "argument", "match"),
     [
-        (lambda: graphs.mixing_matrix(graphs.ring(4), "fast"), "kind is 'fast'"),
-        (lambda: graphs.mixing_matrix(graphs.ring(4), "lazy", delta=0.1), "delta is for"),
-        (lambda: graphs.mixing_matrix(networkx.DiGraph([(0, 1)])), "directed"),
-        (lambda: graphs.mixing_matrix(networkx.Graph()), "no nodes"),
-        (lambda: graphs.mixing_matrix([(0, 1)]), "agents is missing"),
-        (lambda: graphs.mixing_matrix([(0, 3)], agents=3), r"edge \(0, 3\) names an agent"),
-        (lambda: graphs.resolve("ladder", 4), "ladder"),
-        (lambda: graphs.weights.as_mixing("ladder"), "mixing is 'ladder'"),
+        (lambda: graphs.mixing_matrix(graphs.ring(4), "fast"), "kind", "'fast'"),
+        (lambda: graphs.mixing_matrix(graphs.ring(4), "lazy", delta=0.1), "delta", "delta is for"),
+        (lambda: graphs.mixing_matrix(networkx.DiGraph([(0, 1)])), "graph", "directed"),
+        (lambda: graphs.mixing_matrix(networkx.Graph()), "graph", "no nodes"),
+        (lambda: graphs.mixing_matrix([(0, 1)]), "agents", "agents is missing"),
+        (lambda: graphs.mixing_matrix([(0, 3)], agents=3), "graph", r"\(0, 3\)"),
+        (lambda: graphs.resolve("ladder", 4), "mixing", "ladder"),
+        (lambda: graphs.weights.as_mixing("ladder"), "mixing", "'ladder'"),
         (
             lambda: graphs.weights.as_mixing(np.ones(3)),
-            r"shape \(3,\): it must be \(agents, agents\)",
+            "mixing",
+            r"\(3,\).*\(agents, agents\)",
         ),
-        (lambda: graphs.weights.as_mixing(object()), "mixing is object"),
+        (lambda: graphs.weights.as_mixing(object()), "mixing", "mixing is object"),
     ],
 )
-def test_a_wrong_argument_is_named(make, match):
-    with pytest.raises(InputError, match=match):
+def test_a_wrong_argument_is_named(make, argument, match):
+    with refused(argument=argument, match=match):
         make()
 
 
@@ -412,16 +413,20 @@ def test_the_turn_in_the_outbox_chooses_the_matrix():
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "argument", "match"),
     [
-        (lambda w: graphs.lost_links(w, 1.0, turns=3, seed=0), "no link would ever hold"),
-        (lambda w: graphs.lost_links(w, 0.1, turns=0, seed=0), "turns"),
-        (lambda w: graphs.MixingSchedule([]), "matrices is empty"),
-        (lambda w: graphs.MixingSchedule([w, np.eye(3)]), r"for \[3, 5\] agents"),
+        (
+            lambda w: graphs.lost_links(w, 1.0, turns=3, seed=0),
+            "probability",
+            "no link would ever hold",
+        ),
+        (lambda w: graphs.lost_links(w, 0.1, turns=0, seed=0), "turns", None),
+        (lambda w: graphs.MixingSchedule([]), "matrices", "matrices is empty"),
+        (lambda w: graphs.MixingSchedule([w, np.eye(3)]), "matrices", r"for \[3.*5"),
     ],
 )
-def test_a_wrong_schedule_is_refused(make, match):
-    with pytest.raises(InputError, match=match):
+def test_a_wrong_schedule_is_refused(make, argument, match):
+    with refused(argument=argument, match=match):
         make(graphs.mixing_matrix(graphs.ring(5)))
 
 

@@ -143,18 +143,22 @@ def test_at_the_start_as_many_rows_are_looked_at_as_the_method_s_gradients_read(
 
 
 @pytest.mark.parametrize(
-    ("init", "match"),
+    ("init", "argument", "match"),
     [
-        ({"gamma": jnp.zeros(2)}, "init has the structure"),
-        (jnp.zeros(2), "init has the structure"),
-        ({"beta": jnp.zeros(3)}, r"init\['beta'\] has shape \(3,\)"),
-        ({"beta": jnp.zeros(2, jnp.int32)}, r"init\['beta'\] is of type int32.*floating"),
-        ({"beta": jnp.array([0.0, jnp.nan])}, r"init\['beta'\] holds a value that is not finite"),
-        (lambda key: {"beta": jnp.zeros(3)}, r"init\['beta'\] has shape \(3,\)"),
+        ({"gamma": jnp.zeros(2)}, "init", "init has the structure"),
+        (jnp.zeros(2), "init", "init has the structure"),
+        ({"beta": jnp.zeros(3)}, None, r"init\['beta'\] has shape \(3,\)"),
+        ({"beta": jnp.zeros(2, jnp.int32)}, "init", "'beta'.*type int32"),
+        (
+            {"beta": jnp.array([0.0, jnp.nan])},
+            None,
+            r"init\['beta'\] holds a value that is not finite",
+        ),
+        (lambda key: {"beta": jnp.zeros(3)}, None, r"init\['beta'\] has shape \(3,\)"),
     ],
 )
-def test_a_start_unlike_the_models_parameters_is_refused(init, match):
-    with pytest.raises(InputError, match=match):
+def test_a_start_unlike_the_models_parameters_is_refused(init, argument, match):
+    with refused(argument=argument, match=match):
         sample(init=init)
 
 
@@ -178,60 +182,78 @@ def test_labels_outside_the_classes_name_the_site():
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("options", "argument", "match"),
     [
-        ({"chains": 0}, "chains is 0: it must be at least 1"),
-        ({"rounds": 0}, "rounds is 0: it must be at least 1"),
-        ({"thin": 0}, "thin is 0: it must be at least 1"),
-        ({"thin": 11}, "thin=11 is larger than the 10 draws"),
-        ({"warmup": -1}, "warmup is -1: it must be at least 0"),
-        ({"rounds": 2.5}, "rounds is 2.5: it must be an integer"),
-        ({"seed": -1}, "seed is -1"),
-        ({"rounds": 2**31}, "rounds is 2147483648: it must be at most"),
-        ({"rounds": 2**31 - 5, "warmup": 9}, "rounds . warmup"),
-        ({"stop": 1.01}, "stop is 1.01: give consortia.stop_when"),
-        ({"engine": "local"}, "engine is 'local'"),
+        ({"chains": 0}, "chains", "chains is 0.*least 1"),
+        ({"rounds": 0}, "rounds", "rounds is 0.*least 1"),
+        ({"thin": 0}, "thin", "thin is 0.*least 1"),
+        ({"thin": 11}, "thin", "thin=11.*the 10"),
+        ({"warmup": -1}, "warmup", "warmup is -1.*least 0"),
+        ({"rounds": 2.5}, "rounds", "rounds is 2.5"),
+        ({"seed": -1}, "seed", "seed is -1"),
+        ({"rounds": 2**31}, "rounds", "rounds is 2147483648"),
+        ({"rounds": 2**31 - 5, "warmup": 9}, None, "rounds . warmup"),
+        ({"stop": 1.01}, "stop", "stop is 1.01.*consortia.stop_when"),
+        ({"engine": "local"}, "engine", "'local'"),
     ],
 )
-def test_run_lengths_out_of_range_are_refused(options, match):
-    with pytest.raises(InputError, match=match):
+def test_run_lengths_out_of_range_are_refused(options, argument, match):
+    with refused(argument=argument, match=match):
         sample(**options)
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "argument", "match"),
     [
-        (lambda: consortia.fa_hmc(0.0, 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc(-0.1, 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc([0.1, -0.1], 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc(float("nan"), 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc(0.1, 0, 2), "leapfrog_steps is 0"),
-        (lambda: consortia.fa_hmc(0.1, 2, 0), "local_steps is 0"),
+        (lambda: consortia.fa_hmc(0.0, 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc(-0.1, 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc([0.1, -0.1], 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc(float("nan"), 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc(0.1, 0, 2), "leapfrog_steps", "leapfrog_steps is 0"),
+        (lambda: consortia.fa_hmc(0.1, 2, 0), "local_steps", "local_steps is 0"),
         (
             lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=1.1),
-            "momentum_correlation is 1.1",
+            "momentum_correlation",
+            "is 1.1",
         ),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=-0.1), "momentum_correlation"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, batch_size=0), "batch_size is 0"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_draws=3), "gradient_draws is 3"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_noise=-1.0), "gradient_noise"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, temperature=-1.0), "temperature"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[0.5, 0.6]), "weights sum to 1.1"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=-0.1),
+            "momentum_correlation",
+            None,
+        ),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, batch_size=0), "batch_size", "batch_size is 0"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, gradient_draws=3),
+            "gradient_draws",
+            "gradient_draws is 3",
+        ),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_noise=-1.0), "gradient_noise", None),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, temperature=-1.0), "temperature", None),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[0.5, 0.6]), "weights", "to 1.1"),
         (
             lambda: consortia.fa_hmc(0.1, 2, 2, weights=[1.5, -0.5]),
-            "that of site 1 is -0.5",
+            "weights",
+            "site 1.*is -0.5",
         ),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 0.0]), "mass_matrix.*positive"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[[1.0, 2], [2, 1]]), "not positive def"),
-        (lambda: consortia.fa_ld(0.1, 0), "local_steps is 0"),
-        (lambda: consortia.stop_when(), "at least one of rhat, ess and budget"),
-        (lambda: consortia.stop_when(rhat=0.9), "rhat is 0.9"),
-        (lambda: consortia.LocalEngine(node_mode="fast"), "node_mode is 'fast'"),
-        (lambda: consortia.LocalEngine(block=0), "block is 0"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 0.0]),
+            "mass_matrix",
+            "mass_matrix.*positive",
+        ),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[[1.0, 2], [2, 1]]),
+            "mass_matrix",
+            "not positive def",
+        ),
+        (lambda: consortia.fa_ld(0.1, 0), "local_steps", "local_steps is 0"),
+        (lambda: consortia.stop_when(), None, "at least one of rhat, ess and budget"),
+        (lambda: consortia.stop_when(rhat=0.9), "rhat", "rhat is 0.9"),
+        (lambda: consortia.LocalEngine(node_mode="fast"), "node_mode", "'fast'"),
+        (lambda: consortia.LocalEngine(block=0), "block", "block is 0"),
     ],
 )
-def test_arguments_of_factories_out_of_range_are_refused(make, match):
-    with pytest.raises(InputError, match=match):
+def test_arguments_of_factories_out_of_range_are_refused(make, argument, match):
+    with refused(argument=argument, match=match):
         make()
 
 
@@ -270,17 +292,17 @@ def test_things_of_the_wrong_kind_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("shards", "match"),
+    ("shards", "site", "match"),
     [
-        ([], "at least one site"),
-        ([site(5), site(0)], "site 1"),
-        ([site(5), {"x": site(5)["x"]}], "site 1"),
-        ([site(5), {**site(5), "y": np.full(5, np.nan, np.float32)}], "site 1.*y"),
-        ([{**site(5), "y": np.zeros(4, np.float32)}], "site 0"),
+        ([], None, "at least one site"),
+        ([site(5), site(0)], "site 1", None),
+        ([site(5), {"x": site(5)["x"]}], "site 1", None),
+        ([site(5), {**site(5), "y": np.full(5, np.nan, np.float32)}], "site 1", "site 1.*y"),
+        ([{**site(5), "y": np.zeros(4, np.float32)}], "site 0", None),
     ],
 )
-def test_data_that_are_not_rows_name_the_site(shards, match):
-    with pytest.raises(InputError, match=match):
+def test_data_that_are_not_rows_name_the_site(shards, site, match):
+    with refused(site=site, match=match):
         consortia.Sites.from_list(shards)
 
 

@@ -150,15 +150,15 @@ def test_a_run_that_ended_before_the_last_imputation_is_resumed_to_the_same_draw
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "argument", "match"),
     [
-        ({"imputations": 1}, "imputations is 1"),
-        ({"imputation_seed": -1}, "imputation_seed is -1"),
-        ({"missing": "imput"}, "missing is 'imput'"),
+        ({"imputations": 1}, "imputations", "imputations is 1"),
+        ({"imputation_seed": -1}, "imputation_seed", "is -1"),
+        ({"missing": "imput"}, "missing", "'imput'"),
     ],
 )
-def test_bad_arguments_are_refused(more: dict[str, Any], said: str):
-    with pytest.raises(InputError, match=said):
+def test_bad_arguments_are_refused(more: dict[str, Any], argument: str, match: str):
+    with refused(argument=argument, match=match):
         regression(**more)
 
 

@@ -245,22 +245,29 @@ def test_editors_know_the_keys_of_a_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "argument", "match"),
     [
-        ('formula = "died"', "one ~ in it"),
+        ('formula = "died"', "compare.formula", "one ~ in it"),
         (
             'formula = "died ~ age"\nmissing = "impute"',
+            "compare",
             "compare.*imputation has its own likelihood",
         ),
-        ('kind = "logistic_regression"', "compare: both models must have a formula"),
-        ('factory = "mine:model"', "compare.factory: give formula or kind"),
-        ('formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true', "per site"),
+        ('kind = "logistic_regression"', "compare", "compare: both models must have a formula"),
+        ('factory = "mine:model"', "compare.factory", "compare.factory: give formula or kind"),
+        (
+            'formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true',
+            "compare",
+            "per site",
+        ),
     ],
 )
-def test_a_model_that_cannot_be_compared_is_refused(folder: Path, other: str, said: str) -> None:
+def test_a_model_that_cannot_be_compared_is_refused(
+    folder: Path, other: str, argument: str, match: str
+) -> None:
     path = folder / "study.toml"
     path.write_text(f"{HEAD}{MODEL}[compare]\n{other}\n{TAIL}")
-    with pytest.raises(InputError, match=said):
+    with refused(argument=argument, match=match):
         load_study(path)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from consortia.errors import InputError
 from consortia.oracles import fa_hmc_law
+from tests.refusals import refused
 
 # The two clients of the dimension experiment: N(20, 1) and N(1, variance 4), each half the weight.
 MEANS, CURVATURES, WEIGHTS = [20.0, 1.0], [1.0, 0.25], [0.5, 0.5]
@@ -375,7 +376,7 @@ def test_steps_beyond_any_number_are_unstable_and_not_an_error():
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("change", "argument"),
     [
         ({"weights": [0.5, 0.6]}, "weights"),
         ({"weights": [1.5, -0.5]}, "weights"),
@@ -400,7 +401,7 @@ def test_steps_beyond_any_number_are_unstable_and_not_an_error():
         ({"temperature": 0.0}, "temperature"),
     ],
 )
-def test_bad_input_is_refused_with_the_name_of_the_argument(change, named):
+def test_bad_input_is_refused_with_the_name_of_the_argument(change, argument):
     arguments: dict[str, Any] = {
         "means": MEANS,
         "curvatures": CURVATURES,
@@ -409,7 +410,7 @@ def test_bad_input_is_refused_with_the_name_of_the_argument(change, named):
         "leapfrog_steps": 5,
         "local_steps": 10,
     } | change
-    with pytest.raises(InputError, match=named):
+    with refused(argument=argument):
         fa_hmc_law(**arguments)
 
 

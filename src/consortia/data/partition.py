@@ -349,11 +349,12 @@ def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) 
     else:
         values, what = np.asarray(column), argument
     if values.shape != (rows,):
-        raise wrong(what, f" has shape {values.shape}: give one value per row, ({rows},).")
+        text = f"{what} has shape {values.shape}: give one value per row, ({rows},)."
+        raise InputError(text).at(argument)
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
         values = values.astype(str)
     if values.dtype.kind not in "biufU":
-        raise wrong(what, f" has type {values.dtype}: give numbers or strings.")
+        raise InputError(f"{what} has type {values.dtype}: give numbers or strings.").at(argument)
     return values
 
 
