@@ -13,7 +13,7 @@ import consortia
 from consortia.algorithms.federated_hmc import MOST_STEPS
 from consortia.core import random as numbers
 from consortia.engines import rng
-from consortia.errors import InputError, WarmupError
+from consortia.errors import WarmupError
 from tests.refusals import refused
 
 FEATURES = 3
@@ -289,23 +289,23 @@ def test_a_run_that_accepts_next_to_nothing_stops_after_the_warm_up_with_advice(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "argument", "match"),
     [
-        ({"step_size": -1.0}, "step_size"),
-        ({"leapfrog_steps": 0}, "leapfrog_steps"),
-        ({"leapfrog_steps": 2.5}, "leapfrog_steps"),
-        ({"mass_matrix": "dense"}, "mass_matrix"),
-        ({"mass_matrix": [1.0, -1.0]}, "mass_matrix"),
-        ({"jitter": 1.0}, "jitter"),
-        ({"trajectory_angle": 0.0}, "trajectory_angle"),
-        ({"trajectory_angle": 1.0, "leapfrog_steps": 3}, "trajectory_angle"),
-        ({"target_acceptance": 1.0}, "target_acceptance"),
-        ({"force": "rough"}, "force is 'rough'"),
-        ({"target_acceptance": 0.0}, "target_acceptance"),
+        ({"step_size": -1.0}, "step_size", None),
+        ({"leapfrog_steps": 0}, "leapfrog_steps", None),
+        ({"leapfrog_steps": 2.5}, "leapfrog_steps", None),
+        ({"mass_matrix": "dense"}, "mass_matrix", None),
+        ({"mass_matrix": [1.0, -1.0]}, "mass_matrix", None),
+        ({"jitter": 1.0}, "jitter", None),
+        ({"trajectory_angle": 0.0}, "trajectory_angle", None),
+        ({"trajectory_angle": 1.0, "leapfrog_steps": 3}, "trajectory_angle", None),
+        ({"target_acceptance": 1.0}, "target_acceptance", None),
+        ({"force": "rough"}, "force", "'rough'"),
+        ({"target_acceptance": 0.0}, "target_acceptance", None),
     ],
 )
-def test_a_bad_argument_is_named(arguments, word):
-    with pytest.raises(InputError, match=word):
+def test_a_bad_argument_is_named(arguments, argument, match):
+    with refused(argument=argument, match=match):
         consortia.federated_hmc(**arguments)
 
 

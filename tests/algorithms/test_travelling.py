@@ -277,40 +277,44 @@ def test_a_record_names_the_given_surrogates_by_their_numbers():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "match"),
     [
-        ({"probabilities": [0.5, 0.5, 0.0]}, "probabilities: that of site 2 is 0.0"),
-        ({"probabilities": [0.5, 0.6, -0.1]}, "probabilities: that of site 2"),
-        ({"probabilities": [0.5, 0.4, 0.2]}, "probabilities sum to 1.1"),
-        ({"probabilities": "even"}, "probabilities must be"),
-        ({"probabilities": []}, "probabilities has shape"),
-        ({"local_steps": 0}, "local_steps is 0"),
-        ({"local_steps": 2.5}, "local_steps is 2.5: it must be an integer"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"record": "everything"}, "record is 'everything'"),
-        ({"strength": -0.5}, "strength is -0.5"),
-        ({"covariance": "low-rank"}, "covariance is 'low-rank'"),
-        ({"surrogate": "mode"}, "surrogate is 'mode'"),
-        ({"step_size": 0.0}, "step_size"),
+        ({"probabilities": [0.5, 0.5, 0.0]}, "probabilities", "site 2.*is 0.0"),
+        ({"probabilities": [0.5, 0.6, -0.1]}, "probabilities", "site 2"),
+        ({"probabilities": [0.5, 0.4, 0.2]}, "probabilities", "to 1.1"),
+        ({"probabilities": "even"}, "probabilities", "probabilities must be"),
+        ({"probabilities": []}, "probabilities", "probabilities has shape"),
+        ({"local_steps": 0}, "local_steps", "local_steps is 0"),
+        ({"local_steps": 2.5}, "local_steps", "is 2.5"),
+        ({"batch_size": 0}, "batch_size", "batch_size is 0"),
+        ({"record": "everything"}, "record", "'everything'"),
+        ({"strength": -0.5}, "strength", "strength is -0.5"),
+        ({"covariance": "low-rank"}, "covariance", "'low-rank'"),
+        ({"surrogate": "mode"}, "surrogate", "'mode'"),
+        ({"step_size": 0.0}, "step_size", None),
     ],
 )
-def test_a_bad_argument_is_refused_by_its_name(arguments: dict[str, Any], message: str):
-    with pytest.raises(InputError, match=message):
+def test_a_bad_argument_is_refused_by_its_name(
+    arguments: dict[str, Any], argument: str, match: str | None
+):
+    with refused(argument=argument, match=match):
         consortia.fsgld(**({"step_size": H, "local_steps": STEPS} | arguments))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "match"),
     [
-        ({"probabilities": [0.5, 0.5]}, "2 values for 3 sites"),
-        ({"surrogate": gaussians()[:2]}, "2 Gaussians for 3 sites"),
-        ({"surrogate": [Gaussian([0.0] * 3, 1.0)] * 3}, "'north' is for 3 parameters"),
-        ({"batch_size": 6, "replace": False}, "'east' has only 5 rows"),
-        ({"batch_size": 6}, "'east' has only 5 rows"),
+        ({"probabilities": [0.5, 0.5]}, "probabilities", "2.*for 3"),
+        ({"surrogate": gaussians()[:2]}, "surrogate", "2.*for 3"),
+        ({"surrogate": [Gaussian([0.0] * 3, 1.0)] * 3}, "surrogate", "'north'.*for 3"),
+        ({"batch_size": 6, "replace": False}, "batch_size", "'east'.*only 5"),
+        ({"batch_size": 6}, "batch_size", "'east'.*only 5"),
     ],
 )
-def test_what_does_not_fit_the_sites_is_refused(arguments: dict[str, Any], message: str):
-    with pytest.raises(InputError, match=message):
+def test_what_does_not_fit_the_sites_is_refused(
+    arguments: dict[str, Any], argument: str, match: str
+):
+    with refused(argument=argument, match=match):
         draws(consortia.fsgld(H, STEPS, **arguments))
 
 

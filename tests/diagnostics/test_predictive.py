@@ -317,17 +317,17 @@ def test_rmse_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("table", "labels", "message"),
+    ("table", "labels", "argument", "match"),
     [
-        ([[0.5, 0.5]], [2], "labels lie between 2 and 2"),
-        ([[0.5, 0.5]], [0.5], "labels lie"),
-        ([[0.5, 0.5]], [0, 1], "one label per row"),
-        ([[3.0, -2.0]], [0], "not logits"),
-        ([[np.nan, 0.5]], [0], "not finite"),
+        ([[0.5, 0.5]], [2], "labels", "between 2.*and 2"),
+        ([[0.5, 0.5]], [0.5], "labels", "labels lie"),
+        ([[0.5, 0.5]], [0, 1], "probabilities", "one label per row"),
+        ([[3.0, -2.0]], [0], "probabilities", "not logits"),
+        ([[np.nan, 0.5]], [0], "probabilities", "not finite"),
     ],
 )
-def test_bad_probabilities_and_labels_are_refused(table, labels, message):
-    with pytest.raises(InputError, match=message):
+def test_bad_probabilities_and_labels_are_refused(table, labels, argument, match):
+    with refused(argument=argument, match=match):
         diagnostics.accuracy(table, labels)
 
 
