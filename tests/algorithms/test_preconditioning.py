@@ -12,7 +12,6 @@ import pytest
 
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
-from consortia.errors import InputError
 from consortia.theory.bias import Problem, keeps_posterior, law_of
 from tests.refusals import refused
 
@@ -135,13 +134,13 @@ def _read(parameters: Any) -> Any:
 
 def test_what_cannot_be_preconditioned_is_refused():
     method = consortia.fa_ld(0.1, local_steps=1)
-    for given, scales, match in (
-        (consortia.federated_hmc(), None, "learns the scales itself"),
-        ("fa_ld", None, "expected a method"),
-        (consortia.preconditioned(method), None, "preconditioned already"),
-        (method, [1.0, -1.0], "one positive number for each parameter"),
+    for given, scales, argument, match in (
+        (consortia.federated_hmc(), None, "method", "federated_hmc"),
+        ("fa_ld", None, "method", "got 'fa_ld'"),
+        (consortia.preconditioned(method), None, "method", "already"),
+        (method, [1.0, -1.0], "scales", "positive"),
     ):
-        with pytest.raises(InputError, match=match):
+        with refused(argument=argument, match=match):
             consortia.preconditioned(given, scales)
     with refused(argument="scales", match="3.*for 2"):
         consortia.sample(MODEL, SITES, consortia.preconditioned(method, [1, 2, 3]), rounds=2)

@@ -392,7 +392,7 @@ def test_a_changed_file_of_the_coordinator_is_named(stages, tmp_path: Path, name
     path = now.coordinator / name
     data = path.read_bytes()
     path.write_bytes(data.replace(b"seed = 1", b"seed = 2") if name == "study.toml" else data[:-1])
-    with pytest.raises(StoreError, match=path.name):
+    with refused(StoreError, file=str(path)):
         now.proceed()
 
 
@@ -450,7 +450,7 @@ def of_site(now: Correspondence, change: Callable[[bytes], bytes]) -> None:
         (lambda data: resealed(data, bytes(32)), "forged"),
         (lambda data: resealed(data, bytes(32), kind="answer"), "not a question"),
         (lambda data: resealed(data, bytes(32), run="1" * 32), "first letter was not answered"),
-        (lambda data: resealed(data, bytes(32), site="south"), "for another site"),
+        (lambda data: resealed(data, bytes(32), site="south"), "for 'south'"),
     ],
 )
 def test_a_site_refuses_a_false_question(
@@ -458,7 +458,7 @@ def test_a_site_refuses_a_false_question(
 ) -> None:
     now = stages[1].copied(tmp_path / "now")
     of_site(now, change)
-    with pytest.raises(LetterError, match=reason):
+    with refused(LetterError, file=str(now.question("north", 2)), match=reason):
         now.answer("north", 2)
     assert not now.reply("north", 2).exists()
 
@@ -468,7 +468,7 @@ def test_a_policy_is_needed_and_may_forbid_the_study(stages, tmp_path: Path) -> 
     policy = now.site("north") / "site-policy.toml"
     text = policy.read_text()
     policy.unlink()
-    with pytest.raises(InputError, match="site check --study"):
+    with refused(file=str(policy), match="site check --study"):
         now.answer("north", 1)
     shutil.rmtree(now.site("north") / "letters")
     policy.write_text(f'algorithms = ["fa_hmc"]\n{text}')
@@ -486,7 +486,8 @@ def test_the_study_that_a_hospital_needs_is_in_its_first_letter(
     wanted = (now.root / "study.toml").read_bytes()
     (now.root / "study.toml").unlink()
     (now.site(name) / "site-policy.toml").unlink()
-    with pytest.raises(InputError, match="site check --study") as caught:
+    policy = now.site(name) / "site-policy.toml"
+    with refused(file=str(policy), match="site check --study") as caught:
         now.answer(name, 1)
     (kept,) = (
         Path(word)
@@ -589,7 +590,7 @@ def test_a_letter_is_read_and_written_by_its_two_ends_alone(tmp_path: Path) -> N
     # A letter of somebody else, and one without a signature, are not looked at.
     for forged in (encrypt(plain, "north", south, public(north), identities.TO_SITE), plain):
         now.question("north", 1).write_bytes(forged)
-        with pytest.raises(LetterError, match="signed"):
+        with refused(LetterError, file=str(now.question("north", 1)), match="signed"):
             now.answer("north", 1)
     now.question("north", 1).write_bytes(sent["north"])
     for name in NAMES:
@@ -630,7 +631,7 @@ def test_a_study_that_takes_minutes_to_parse_is_refused_before(tmp_path: Path, t
     data, key = path.read_bytes(), key_of(now, "north")
     values = {**unfold(data)[0].values, "study": text}
     path.write_bytes(resealed(data, key, values=values))
-    with pytest.raises(LetterError, match="a study has at most"):
+    with refused(LetterError, match="at most 500,000 and 5,000"):
         now.answer("north", 1)
 
 

@@ -10,7 +10,6 @@ import scipy.sparse
 
 from consortia import graphs
 from consortia.engines import exchanges
-from consortia.errors import InputError
 from tests.refusals import refused
 
 GRAPHS = {
@@ -189,7 +188,7 @@ def test_a_column_that_does_not_sum_to_one_is_named():
 
 @pytest.mark.parametrize("bad", [-0.2, float("nan"), float("inf")])
 def test_a_weight_that_is_negative_or_not_finite_is_named(bad):
-    with pytest.raises(InputError, match=f"weight of agent 1 at agent 0 is {bad:g}"):
+    with refused(argument="mixing", match=f"agent 1 at agent 0 is {bad:g}"):
         graphs.MixingMatrix.of([[1.2, bad], [bad, 1.2]])
 
 

@@ -328,8 +328,9 @@ def test_a_run_without_draws_is_refused():
 
 
 def test_a_file_that_cannot_be_written_is_an_error_of_its_own(tmp_path):
-    with pytest.raises(StoreError, match="cannot be written"):
-        write_report(report_of(tree_of(parameters=1)), tmp_path / "no" / "report.html")
+    path = tmp_path / "no" / "report.html"
+    with refused(StoreError, file=str(path), match="cannot be written"):
+        write_report(report_of(tree_of(parameters=1)), path)
 
 
 # --- in a browser --------------------------------------------------------------------------------

@@ -62,17 +62,17 @@ def no_sampler_is_compiled(monkeypatch):
 @pytest.mark.parametrize(
     ("function", "match"),
     [
-        (lambda p, b: jnp.sum(log_likelihood(p, b)), "returns a scalar.*one value per row"),
-        (lambda p, b: log_likelihood(p, b)[:, None], r"returns shape \(3, 1\).*shape \(3,\)"),
+        (lambda p, b: jnp.sum(log_likelihood(p, b)), "returns a scalar"),
+        (lambda p, b: log_likelihood(p, b)[:, None], r"\(3, 1\).*\(3,\)"),
         (
             lambda p, b: jnp.zeros_like(b["y"]) + jnp.mean(log_likelihood(p, b)),
-            "other rows of the batch",
+            "other rows",
         ),
-        (lambda p, b: b["z"] * 1.0, "Model.log_likelihood cannot be evaluated.*'z'"),
+        (lambda p, b: b["z"] * 1.0, "KeyError: 'z'"),
     ],
 )
 def test_a_log_likelihood_that_is_not_one_value_per_row_is_refused(function, match):
-    with pytest.raises(InputError, match=match):
+    with refused(argument="log_likelihood", match=match):
         sample(changed(log_likelihood=function))
 
 
@@ -147,14 +147,14 @@ def test_at_the_start_as_many_rows_are_looked_at_as_the_method_s_gradients_read(
     [
         ({"gamma": jnp.zeros(2)}, "init", "init has the structure"),
         (jnp.zeros(2), "init", "init has the structure"),
-        ({"beta": jnp.zeros(3)}, None, r"init\['beta'\] has shape \(3,\)"),
+        ({"beta": jnp.zeros(3)}, "init", r"init\['beta'\] has shape \(3,\)"),
         ({"beta": jnp.zeros(2, jnp.int32)}, "init", "'beta'.*type int32"),
         (
             {"beta": jnp.array([0.0, jnp.nan])},
-            None,
+            "init",
             r"init\['beta'\] holds a value that is not finite",
         ),
-        (lambda key: {"beta": jnp.zeros(3)}, None, r"init\['beta'\] has shape \(3,\)"),
+        (lambda key: {"beta": jnp.zeros(3)}, "init", r"init\['beta'\] has shape \(3,\)"),
     ],
 )
 def test_a_start_unlike_the_models_parameters_is_refused(init, argument, match):
@@ -192,7 +192,7 @@ def test_labels_outside_the_classes_name_the_site():
         ({"rounds": 2.5}, "rounds", "rounds is 2.5"),
         ({"seed": -1}, "seed", "seed is -1"),
         ({"rounds": 2**31}, "rounds", "rounds is 2147483648"),
-        ({"rounds": 2**31 - 5, "warmup": 9}, None, "rounds . warmup"),
+        ({"rounds": 2**31 - 5, "warmup": 9}, "rounds", "rounds . warmup"),
         ({"stop": 1.01}, "stop", "stop is 1.01.*consortia.stop_when"),
         ({"engine": "local"}, "engine", "'local'"),
     ],
@@ -246,7 +246,7 @@ def test_run_lengths_out_of_range_are_refused(options, argument, match):
             "not positive def",
         ),
         (lambda: consortia.fa_ld(0.1, 0), "local_steps", "local_steps is 0"),
-        (lambda: consortia.stop_when(), None, "at least one of rhat, ess and budget"),
+        (lambda: consortia.stop_when(), "rhat", "ess and budget"),
         (lambda: consortia.stop_when(rhat=0.9), "rhat", "rhat is 0.9"),
         (lambda: consortia.LocalEngine(node_mode="fast"), "node_mode", "'fast'"),
         (lambda: consortia.LocalEngine(block=0), "block", "block is 0"),
@@ -355,7 +355,7 @@ def test_data_that_32_bits_cannot_hold_are_said_once_in_the_plan():
 def test_what_jax_cannot_trace_is_answered_with_jax_numpy(likelihood):
     model = consortia.Model(lambda x: -jnp.sum(x**2), likelihood, jnp.zeros(1))
     sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}])
-    with pytest.raises(InputError, match="use jax.numpy for numpy, and jnp.where for if"):
+    with refused(argument="log_likelihood", match="use jax.numpy .* jnp.where"):
         consortia.sample(model, sites, consortia.fa_ld(0.1, 1), rounds=2, chains=1)
 
 

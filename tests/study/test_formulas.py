@@ -98,11 +98,11 @@ def test_imputed_values_are_a_choice_of_the_study(folder: Path) -> None:
     assert built.imputations == len(built.sites) == 3
     assert built.rows is built.sites[0]
     assert built.rows.rows == 120  # none is left out
-    for more, said in (("test_share = 0.2\n", "data.test_share"), ("", "run.keep")):
+    for more, argument in (("test_share = 0.2\n", "data.test_share"), ("", "run.keep")):
         tail = "" if more else 'keep = "moments"\n'
         path = folder / "study.toml"
         path.write_text(HEAD + more + impute + TAIL + tail)
-        with pytest.raises(InputError, match=said):
+        with refused(argument=argument, match="impute"):
             load_study(path)
     with refused(argument="model.imputations"):
         study_of(folder, MODEL + "imputations = 1\n")
@@ -225,7 +225,7 @@ def test_a_wrong_formula_is_refused_before_any_file_is_read(
 
 @pytest.mark.parametrize("key", ["standardise = true", "intercept = true", 'target = "died"'])
 def test_keys_that_a_formula_has_no_use_for_are_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(InputError, match=f"data.{key.split(' ')[0]}: "):
+    with refused(argument=f"data.{key.split(' ')[0]}"):
         study_of(tmp_path, head=f"{HEAD}{key}\n")
 
 

@@ -17,7 +17,6 @@ from consortia import surrogates
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.errors import InputError
 from consortia.surrogates import Gaussian, Recipe
 from consortia.surrogates import curvature as curvatures
 from tests.refusals import refused
@@ -191,17 +190,19 @@ def test_what_is_no_gaussian_is_refused(mean: Any, covariance: Any, argument: st
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "argument", "match"),
     [
-        ([([0.0], 1.0), ([0.0], -1.0)], r"surrogate\[1\]: covariance"),
-        ([([0.0], 1.0), ([0.0, 1.0], 1.0)], r"surrogate\[1\] is for 2 parameters"),
-        ([3.0], r"surrogate\[0\] is 3.0"),
-        ([], "empty list"),
-        (7, "surrogate is 7"),
+        ([([0.0], 1.0), ([0.0], -1.0)], "surrogate[1]", "covariance"),
+        ([([0.0], 1.0), ([0.0, 1.0], 1.0)], "surrogate[1]", "for 2 parameters"),
+        ([3.0], "surrogate[0]", "is 3.0"),
+        ([], "surrogate", "empty list"),
+        (7, "surrogate", "is 7"),
     ],
 )
-def test_a_list_with_a_bad_surrogate_is_refused_by_its_index(values: Any, message: str):
-    with pytest.raises(InputError, match=message):
+def test_a_list_with_a_bad_surrogate_is_refused_by_its_index(
+    values: Any, argument: str, match: str
+):
+    with refused(argument=argument, match=match):
         consortia.fsgld(1e-3, 5, surrogate=values)
 
 

@@ -20,7 +20,6 @@ import consortia
 from consortia.algorithms.federated_hmc import FederatedHMC
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.core.queries import Conversation
-from consortia.errors import InputError
 from consortia.store import checkpoint
 from consortia.theory import bias, settings, tuning
 from consortia.theory.bias import Problem, known_law
@@ -344,7 +343,7 @@ def test_a_step_that_is_given_and_has_no_law_is_refused_with_the_reason(
         monkeypatch.setattr(bias, name, 1)
     problem, method = problem_of("alike"), consortia.de_sghmc(step_size=0.01)
     assert settings.open_settings(method)
-    with pytest.raises(InputError, match="too many for the matrix"):
+    with refused(argument="step_size", match="too many for the matrix"):
         tuning.choose_step(problem, method, TARGET, rounds=10**6, chains=4)
 
 

@@ -178,7 +178,7 @@ def test_the_published_example_measures_its_starts() -> None:
 @pytest.mark.parametrize(
     ("call", "argument", "match"),
     [
-        (lambda: oracle.stale_sgld_law(2.0, 1.0, 0).stationary, None, "diverges"),
+        (lambda: oracle.stale_sgld_law(2.0, 1.0, 0).stationary, "step_size", "diverges"),
         (lambda: oracle.stale_sgld_law(0.1, 1.0, -1), "staleness", None),
         (lambda: minibatch_noise(1.0, 4, 5, replace=False), "batch_size", "without replacement"),
     ],

@@ -277,7 +277,7 @@ def test_site_noise_is_the_covariance_of_the_divided_gradients() -> None:
     [
         (
             lambda: oracle.stale_sghmc_law(0.1, 1.0, curvature=50.0, staleness=5).stationary,
-            None,
+            "step_size",
             "diverges",
         ),
         (lambda: oracle.sghmc_server(0.1, 1.0, integrator="leapfrog"), "integrator", None),

@@ -71,9 +71,9 @@ def _check_start(argument: str, parameters: PyTree, wanted_parameters: PyTree) -
         if np.shape(leaf) != np.shape(example):
             raise InputError(
                 f"{where} has shape {np.shape(leaf)}, the model's parameter {np.shape(example)}."
-            )
+            ).at(argument)
         if not np.all(np.isfinite(np.asarray(leaf))):
-            raise InputError(f"{where} holds a value that is not finite.")
+            raise InputError(f"{where} holds a value that is not finite.").at(argument)
 
 
 def start_values(

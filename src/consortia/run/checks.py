@@ -91,7 +91,7 @@ def check_arguments(
     checks.whole("warmup", warmup, 0)
     checks.whole("seed", seed, 0, 2**63 - 1)
     if rounds + warmup >= 2**31:
-        raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
+        raise wrong("rounds", f" + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
     return int(rounds)
 
 

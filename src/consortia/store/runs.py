@@ -130,7 +130,7 @@ class RunStore:
             raise StoreError(
                 f"{str(self.path)!r} is being written by another process: wait until it has ended, "
                 "or give another directory."
-            ) from None
+            ).at(file=str(self.path)) from None
         except OSError as error:
             raise StoreError(f"{str(self.path)!r} cannot be written: {error}.") from error
         self._lock = lock
@@ -311,7 +311,7 @@ def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
         raise StoreError(
             f"{str(path)!r} was written in format {version} by {age} version of consortia, this "
             f"version reads {FORMAT_VERSION}: open it with the version that wrote it."
-        )
+        ).at(file=str(path))
     record.pop("specification", None)
     return record, specification
 

@@ -205,7 +205,7 @@ def choose_step(
             if open_settings(method)
             else f"step_size is None, but none can be chosen: {text}. Give it, or take "
             "federated_hmc, which is exact."
-        ) from error
+        ).at("step_size") from error
     if choice is None:
         raise InputError(
             f"no step size of {method.name} meets {within if margin else f'the target, {kept}'}. "

@@ -247,8 +247,9 @@ CALLS_OF_ROWS: dict[str, Callable[[Gate], Any]] = {
 @pytest.mark.parametrize("rule", CALLS_OF_ROWS)
 def test_a_rule_that_depends_on_rows_is_never_named(tmp_path: Path, rule: str) -> None:
     gate = gate_of(tmp_path, minimum_rows=50, maximum_parameters_per_row=0.2, maximum_norm=1.0)
-    with pytest.raises(PolicyError, match=rule) as caught:
+    with pytest.raises(PolicyError) as caught:
         CALLS_OF_ROWS[rule](gate)
+    assert {*caught.value.rules} == {rule}
     text = gate.refusal(caught.value).decode()
     assert text.startswith("the site's policy does not permit this; the site has the details")
     assert rule in (tmp_path / "site" / ERRORS).read_text()

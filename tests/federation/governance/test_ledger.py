@@ -105,8 +105,9 @@ def test_a_changed_byte_is_found_and_its_line_named(
     found = verify(path)
     assert found.problem is not None
     assert found.line == line
-    with pytest.raises(LedgerError, match=f"line {line}:" if line < LINES else "line"):
+    with pytest.raises(LedgerError) as caught:
         Ledger(path)
+    assert caught.value.line == line if line < LINES else caught.value.line
 
 
 @given(place=st.integers(0, 10**6))

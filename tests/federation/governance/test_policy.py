@@ -225,7 +225,7 @@ def test_a_policy_with_a_mistake_is_refused_with_what_to_do(
 
 
 def test_an_absent_policy_permits_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with refused(file=str(tmp_path / "site-policy.toml"), match="no such file"):
         load_policy(tmp_path / "site-policy.toml")
 
 

@@ -420,13 +420,13 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         InputError: there is no such file, it is not TOML, or a key is unknown, missing or wrong;
             the message has every one of them.
     """
-    path = Path(path)
-    content, given = read_toml(path, "policy")
+    content, given = read_toml(path := Path(path), "policy")
     try:
         policy = Policy.model_validate(given)
     except pydantic.ValidationError as error:
         lines = [f"{path}: {_explained(item)}" for item in error.errors()]
-        raise InputError("\n".join(lines)).at(file=str(path)) from None
+        key = ".".join(map(str, error.errors()[0]["loc"]))
+        raise InputError("\n".join(lines)).at(key, file=str(path)) from None
     policy._digest = hashlib.sha256(content).hexdigest()
     return policy
 

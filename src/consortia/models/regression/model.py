@@ -363,13 +363,13 @@ class Regression:
         spec = self.specification
         if factor not in spec.levels or factor == RESPONSE:
             known = [name for name in spec.levels if name != RESPONSE]
-            raise InputError(f"contrasts: {factor!r}: {unknown(factor, known)}.")
+            raise InputError(f"contrasts: {factor!r}: {unknown(factor, known)}.").at("factor")
         inside = [term for term in spec.question.parsed.terms if factor in term]
         if self.density.lead or inside != [(factor,)]:
             raise InputError(
                 f"contrasts: {factor} is in a product, or the response has several levels without "
                 "an order: call marginal_effects(tree, columns=[...])."
-            )
+            ).at("factor")
         every = np.asarray(self.natural(tree)["coefficients"], float)
         none = np.zeros(every.shape[:2])
         names = {key: f"{factor}[{key}]" for key in spec.levels[factor]}
@@ -948,7 +948,7 @@ class Regression:
             raise InputError(
                 "predictive_check: values are imputed: ask one, imputation(0).predictive_check("
                 "tree), with the draws given its rows."
-            )
+            ).at("tree")
         spec, family = self.specification, self.family.base
         if self.family.of_site is not None:
             raise InputError(

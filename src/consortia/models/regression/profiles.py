@@ -130,7 +130,7 @@ def read_profile(
         raise InputError(f"{where}: give one coefficient, with point and value.").at(where)
     ((name, grid),) = given.items()
     if name not in known:
-        raise InputError(f"{where}: {name!r}: {unknown(str(name), known)}.")
+        raise wrong(where, f": {name!r}: {unknown(str(name), known)}.")
     if not isinstance(grid, Mapping) or set(grid) != {"point", "value"}:
         raise wrong(f"{where}.{name}", ": give point and value, two lists of numbers.")
     try:

@@ -614,12 +614,12 @@ class Question:
             raise InputError(
                 f"{where}: {name} {factor.text} must be > 0 in every row"
                 f"{self._first(name, factor, table, values <= 0, values)}."
-            ).at(name)
+            ).at(**factor.place(table, values <= 0))
         if name == "weights" and (values < 0).any():
             raise InputError(
                 f"{where}: weights {factor.text} must be >= 0 in every row"
                 f"{self._first(name, factor, table, values < 0, values)}."
-            ).at("weights")
+            ).at(**factor.place(table, values < 0))
         return values
 
     def _check(

@@ -146,7 +146,7 @@ def read_summaries(
             raise InputError(
                 f"{where}.covariance has the shape {covariance.shape}: give {size} lines of {size} "
                 f"numbers, in the order of {', '.join(values['estimate']) or 'the estimate'}."
-            )
+            ).at(f"{where}.covariance")
         scale = np.sqrt(np.abs(np.outer(np.diag(covariance), np.diag(covariance))))
         same = np.abs(covariance - covariance.T) <= ASYMMETRIC * scale
         every = np.isfinite(covariance).all() and np.isfinite(estimate).all() and same.all()
