@@ -173,7 +173,7 @@ def test_staleness_stands_for_the_workers(factory):
     late = factory(0.01, batch_size=4, staleness=3, **more)
     assert late == factory(0.01, batch_size=4, workers=4, **more)
     assert "staleness" not in late.parameters()
-    with refused(argument="workers", match="W is missing"):
+    with refused(argument="workers", match="workers=W, or staleness=W-1"):
         factory(0.01, batch_size=4, **more)
     with refused(argument="workers", match="workers=4.*staleness=4"):
         factory(0.01, batch_size=4, workers=4, staleness=4, **more)

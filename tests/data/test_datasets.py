@@ -159,7 +159,7 @@ def test_kmnist_train_images_are_asked_for_by_name(places: tuple[Path, Path]) ->
 
 
 def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
-    with refused(argument="name", match="'iris2'; .*iris"):
+    with refused(argument="name", match="'iris2': .*iris"):
         datasets.load("iris2")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -230,8 +229,8 @@ def test_keys_that_a_formula_has_no_use_for_are_refused(tmp_path: Path, key: str
 
 
 def test_an_unknown_column_is_named_with_the_nearest_and_the_site(folder: Path) -> None:
-    where = r"study.toml: .*oslo.csv, line 1: 'agee' is not a column: .*'age'"
-    with pytest.raises(InputError, match=where):
+    where = "study.toml: .*oslo.csv, line 1: 'agee' .*'age'"
+    with refused(argument="agee", site="oslo", match=where):
         study_of(folder, MODEL.replace("age *", "agee *")).build()
 
 
@@ -306,15 +305,17 @@ def test_rows_that_the_study_keeps_are_counted_and_are_part_of_what_a_site_permi
 
 
 @pytest.mark.parametrize(
-    ("keep", "words"),
+    ("keep", "argument", "match"),
     [
-        ("stagee == 'I'", "did you mean 'stage'"),
-        ("stage in ('I')", "cannot be evaluated"),
-        ("open('x')", "'open' is not a function of formulas"),
+        ("stagee == 'I'", "stagee", "'stage'"),
+        ("stage in ('I')", "formula", "evaluated"),
+        ("open('x')", "formula", "'open'"),
     ],
 )
-def test_what_is_kept_is_an_expression_of_columns(folder: Path, keep: str, words: str) -> None:
-    with pytest.raises(InputError, match=re.escape(words)):
+def test_what_is_kept_is_an_expression_of_columns(
+    folder: Path, keep: str, argument: str, match: str
+) -> None:
+    with refused(argument=argument, match=match):
         study_of(folder, head=f"{HEAD}keep = {json.dumps(keep)}\n").build()
 
 

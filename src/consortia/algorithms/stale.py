@@ -126,7 +126,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
         if workers is None:
             if late is None:
-                raise wrong("workers", "=W is missing, or staleness=τ, which is W - 1: give one.")
+                raise InputError(f"{self.name}: give workers=W, or staleness=W-1.").at("workers")
             workers = late + 1
         elif late is not None and workers != late + 1:
             raise InputError(

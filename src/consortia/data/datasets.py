@@ -571,7 +571,7 @@ def load(name: str, *, download: bool = False) -> Dataset:
         ('setosa', 'versicolor', 'virginica')
     """
     if name not in AVAILABLE:
-        raise wrong("name", f" is {name!r}; there are {', '.join(AVAILABLE)}.")
+        raise wrong("name", f" is {name!r}: the data sets are {', '.join(AVAILABLE)}.")
     return AVAILABLE[name].loader(download=download)
 
 

@@ -184,7 +184,7 @@ class Sites:
         """
         if isinstance(which, str):
             if which not in self.names:
-                raise wrong("which", f" is {which!r}: there are {', '.join(self.names)}.")
+                raise wrong("which", f" is {which!r}: the sites are {', '.join(self.names)}.")
             which = self.names.index(which)
         if not 0 <= which < len(self):
             raise InputError(

@@ -256,7 +256,8 @@ def _compared(column: SiteColumns, value: str) -> str:
     name, by_site, every = column.name, column.levels, sorted(column.counts)
     writings = [level for level in every if _is_one_value(level, value)]
     if not writings:
-        raise wrong("event", f" {value}: {name} has no such value: {unknown(value, every)}.")
+        text = f"--event {value}: {name} has no such value: {unknown(value, every)}."
+        raise InputError(text).at("event")
     having = {level for levels in by_site.values() if {*levels} & {*writings} for level in levels}
     for site, levels in by_site.items():
         other = [text for text in levels if not any(_is_one_value(text, two) for two in having)]

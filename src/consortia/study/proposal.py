@@ -14,7 +14,7 @@ from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import printable
 from consortia.data.columns import POLICIES, Column, Table, as_levels, rows_of
 from consortia.data.mending import in_formula, key
-from consortia.errors import InputError, wrong
+from consortia.errors import InputError
 from consortia.models.regression.construction import MOST_INTEGRATED
 from consortia.models.regression.families import FAMILIES
 from consortia.models.regression.formula import SITE, expression, parse
@@ -285,9 +285,11 @@ def _check_named(
         levels = list(dict.fromkeys(level for at_site in by_site for level in at_site))
         for level in given:
             if level not in levels:
-                raise wrong("levels", f" {name}: {level!r} is {unknown(level, levels)}.")
+                text = f"--levels {name}: {level!r} is {unknown(level, levels)}."
+                raise InputError(text).at("levels")
         if lacking := [level for level in levels if level not in given]:
-            raise wrong("levels", f" {name}: {', '.join(lacking)} is missing: name all levels.")
+            text = f"--levels {name}: {', '.join(lacking)} is missing: name all levels."
+            raise InputError(text).at("levels")
 
 
 def _counting(

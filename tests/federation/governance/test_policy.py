@@ -199,28 +199,29 @@ NEEDED = f'studies = ["{"a" * 64}"]\nmaximum_rounds = 5\nminimum_rows = 5\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "argument", "match"),
     [
-        ("", "maximum_rounds is missing"),
-        ("maximum_rounds = 5\nminimum_rows = 5", "give studies or models"),
+        ("", "maximum_rounds", "is missing"),
+        ("maximum_rounds = 5\nminimum_rows = 5", None, "give studies or models"),
         (
             NEEDED + "maximum_round = 5",
-            r"maximum_round = 5: unknown; did you mean 'maximum_rounds'",
+            "maximum_round",
+            "= 5: .*'maximum_rounds'",
         ),
-        (NEEDED + "[noise]\ntemprature = 1.0", "noise.temprature = 1.0: unknown; did you mean 'te"),
-        (NEEDED + "[limits]\nrows = 1", r"the table \[limits\]: unknown"),
-        (NEEDED + 'models = ["abc"]', "models: 'abc' is not a hash"),
-        (NEEDED + 'messages = ["rounds"]', "'rounds': unknown; did you mean 'round'"),
-        (NEEDED.replace("= 5", '= "5"', 1), "maximum_rounds = '5': it should be a valid integer"),
-        (NEEDED.replace("= 5", "= 0", 1), "should be greater than or equal to 1"),
-        (NEEDED + "maximum_norm = nan", "maximum_norm = nan"),
-        (NEEDED + "x = [", "is not TOML"),
+        (NEEDED + "[noise]\ntemprature = 1.0", "noise.temprature", "= 1.0: .*'te"),
+        (NEEDED + "[limits]\nrows = 1", "limits", "unknown"),
+        (NEEDED + 'models = ["abc"]', "models", "'abc'"),
+        (NEEDED + 'messages = ["rounds"]', "messages", "'rounds': .*'round'"),
+        (NEEDED.replace("= 5", '= "5"', 1), "maximum_rounds", "= '5'"),
+        (NEEDED.replace("= 5", "= 0", 1), "maximum_rounds", "equal to 1"),
+        (NEEDED + "maximum_norm = nan", "maximum_norm", "= nan"),
+        (NEEDED + "x = [", None, "is not TOML"),
     ],
 )
 def test_a_policy_with_a_mistake_is_refused_with_what_to_do(
-    tmp_path: Path, text: str, message: str
+    tmp_path: Path, text: str, argument: str | None, match: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(argument=argument, file=str(tmp_path / "site-policy.toml"), match=match):
         loaded(tmp_path, text)
 
 

@@ -425,7 +425,7 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         policy = Policy.model_validate(given)
     except pydantic.ValidationError as error:
         lines = [f"{path}: {_explained(item)}" for item in error.errors()]
-        key = ".".join(map(str, error.errors()[0]["loc"]))
+        key = ".".join(part for part in error.errors()[0]["loc"] if isinstance(part, str))
         raise InputError("\n".join(lines)).at(key, file=str(path)) from None
     policy._digest = hashlib.sha256(content).hexdigest()
     return policy

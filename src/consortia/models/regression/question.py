@@ -733,10 +733,10 @@ def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None
         raise InputError(
             f"{where}: {name!r} is not a column: {unknown(name, table)}. Where it has another "
             f"name: {line}"
-        )
+        ).at(name)
     line = mend(site, "rename", f"{text(like[0])} = {text(name)}")
     if name not in table:
-        raise InputError(f"{where}: {name!r} is not a column, but {like[0]!r} is: {line}")
+        raise InputError(f"{where}: {name!r} is not a column, but {like[0]!r} is: {line}").at(name)
     other = mend(site, "rename", f"{text(like[0])} = {text(f'other {like[0]}')}")
     raise InputError(
         f"{where}: the names {name!r} and {like[0]!r} differ only in spelling: give the "
