@@ -81,7 +81,6 @@ def check(
     """
     with reported(as_json):
         from consortia.core.arguments import read_toml
-        from consortia.data.mending import rows_text
         from consortia.engines.messages.identities import lines_in
         from consortia.errors import InputError, PolicyError, warn
         from consortia.federation.governance import load_policy
@@ -125,9 +124,7 @@ def check(
             typer.echo(json.dumps(answer | {"permitted": True, "rules": []}))
             return
         _show(terms, of_app, explained)
-        typer.echo(
-            f"{policy} permits it, at a site with {rows_text(site_policy.minimum_rows)} or more."
-        )
+        typer.echo(f"{policy} permits it, at a site with {site_policy.minimum_rows} rows or more.")
 
 
 @site.command()

@@ -211,7 +211,7 @@ NEEDED = f'studies = ["{"a" * 64}"]\nmaximum_rounds = 5\nminimum_rows = 5\n'
         (NEEDED + "[noise]\ntemprature = 1.0", "noise.temprature", "= 1.0: .*'te"),
         (NEEDED + "[limits]\nrows = 1", "limits", "unknown"),
         (NEEDED + 'models = ["abc"]', "models", "'abc'"),
-        (NEEDED + 'messages = ["rounds"]', "messages", "'rounds': .*'round'"),
+        (NEEDED + 'messages = ["rounds"]', None, "'rounds': .*'round'"),
         (NEEDED.replace("= 5", '= "5"', 1), "maximum_rounds", "= '5'"),
         (NEEDED.replace("= 5", "= 0", 1), "maximum_rounds", "equal to 1"),
         (NEEDED + "maximum_norm = nan", "maximum_norm", "= nan"),
