@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import consortia
 import consortia.sklearn as estimators
 from consortia.errors import InputError
+from tests.refusals import refused
 
 CLASSES = (
     estimators.LinearRegression,
@@ -156,11 +157,11 @@ def test_what_are_no_sites_is_refused_with_what_to_give() -> None:
     x, y = of_sites(0, 5)["site 0"]
     with pytest.raises(InputError, match=r"requires y to be passed.*a dict from names to pairs"):
         estimators.LinearRegression().fit(x)
-    with pytest.raises(InputError, match="one pair a site"):
+    with refused(argument="sites"):
         estimators.LinearRegression().fit({"a": x})
     with pytest.raises(ValueError, match="expecting 2 features"):
         estimators.LinearRegression().fit({"a": (x, y), "b": (x[:, :1], y)})
-    with pytest.raises(InputError, match="has one class only"):
+    with refused(argument="y"):
         estimators.LogisticRegression().fit(x, np.ones(5, int))
 
 

@@ -244,7 +244,7 @@ class Recorded:
                 raise InputError(
                     f"recorded trace: event {event} names worker {worker}, but there are {workers} "
                     f"workers per server (0 to {workers - 1})."
-                )
+                ).at("latency")
 
     def durations(self, seed: int, server: int, worker: int, first: int, count: int) -> Array:
         """Refuse: a recorded trace holds an order of events, not durations."""

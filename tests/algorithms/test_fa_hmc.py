@@ -16,6 +16,7 @@ from consortia.core import random
 from consortia.core.target import Target
 from consortia.engines import exchanges, rng
 from consortia.engines.rng import Layout
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -251,7 +252,7 @@ def test_kept_gradients_equal_the_algorithm_by_hand():
 )
 def test_gradients_are_kept_of_rows_in_minibatches_only(other):
     given = {"debias": True, "batch_size": 3, "keep_gradients": True}
-    with pytest.raises(consortia.errors.InputError, match="keep_gradients is for fa_ld"):
+    with refused(argument="keep_gradients", match="fa_ld"):
         consortia.fa_ld(STEP, 6, **given | other)
 
 

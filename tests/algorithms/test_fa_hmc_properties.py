@@ -11,8 +11,8 @@ import pytest
 
 import consortia
 from consortia.core.target import Target
-from consortia.errors import InputError
 from consortia.oracles import fa_hmc_law
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -214,7 +214,7 @@ def test_draws_are_weighted_by_half_the_squared_step_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument"),
     [
         ({"leapfrog_steps": 0}, "leapfrog_steps"),
         ({"local_steps": 0}, "local_steps"),
@@ -230,22 +230,24 @@ def test_draws_are_weighted_by_half_the_squared_step_size() -> None:
         ({"step_size": [0.1, -0.2]}, "step_size"),
     ],
 )
-def test_an_argument_out_of_its_range_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_an_argument_out_of_its_range_is_refused(arguments: dict[str, Any], argument: str) -> None:
     usual: dict[str, Any] = {"step_size": 0.1, "leapfrog_steps": 2, "local_steps": 2}
-    with pytest.raises(InputError, match=message):
+    with refused(argument=argument):
         consortia.fa_hmc(**usual | arguments)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "match"),
     [
-        ({"weights": (0.5, 0.5)}, "3 sites"),
-        ({"batch_size": 5, "replace": False}, "site 0"),
-        ({"mass_matrix": [1.0, 2.0]}, "2 parameters"),
-        ({"step_size": [0.1, 0.2]}, "2 values"),
+        ({"weights": (0.5, 0.5)}, "weights", "3 sites"),
+        ({"batch_size": 5, "replace": False}, "batch_size", "site 0"),
+        ({"mass_matrix": [1.0, 2.0]}, "mass_matrix", "2 parameters"),
+        ({"step_size": [0.1, 0.2]}, "step_size", "2 values"),
     ],
 )
-def test_what_does_not_fit_the_sites_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_the_sites_is_refused(
+    arguments: dict[str, Any], argument: str, match: str
+) -> None:
     usual: dict[str, Any] = {"step_size": 0.1, "leapfrog_steps": 2, "local_steps": 2}
-    with pytest.raises(InputError, match=message):
+    with refused(argument=argument, match=match):
         sampled(consortia.fa_hmc(**usual | arguments), 3)

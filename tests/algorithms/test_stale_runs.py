@@ -12,12 +12,12 @@ import pytest
 
 import consortia
 from consortia import latency
-from consortia.errors import InputError
 from consortia.oracles import site_noise
 from consortia.report.run_report import report_of
 from consortia.report.tables import cost_table
 from consortia.run import loop
 from consortia.schedules.events import simulate
+from tests.refusals import refused
 
 MODEL = consortia.Model(
     lambda theta: -0.5 * jnp.sum(theta**2) / 4,
@@ -103,7 +103,7 @@ def test_servers_with_unlike_steps_are_not_compared_and_their_draws_are_weighted
 
 def test_steps_that_vary_unlike_at_each_server_cannot_be_weighted_equally() -> None:
     steps = [np.linspace(0.02, 0.01, 60), 0.01]
-    with pytest.raises(InputError, match="constant at each server"):
+    with refused(argument="weighting", match="'equal' needs"):
         consortia.stale_sgld(steps, 3, workers=2, servers=2, weighting="equal")
     tree = run(consortia.stale_sgld(steps, 3, workers=2, servers=2))
     np.testing.assert_allclose(tree.sample_stats.weight[0], steps[0], rtol=1e-6)
@@ -115,7 +115,7 @@ def test_a_recorded_trace_is_replayed() -> None:
     log = np.stack([trace.worker, trace.version], axis=1)
     again = consortia.stale_sghmc(0.05, 2.0, 3, workers=3, latency=latency.recorded(log))
     np.testing.assert_array_equal(run(again).posterior.theta, run(first).posterior.theta)
-    with pytest.raises(InputError, match="60 accepted updates"):
+    with refused(argument="latency", match="60"):
         run(again, rounds=61)
 
 
@@ -141,7 +141,7 @@ def test_a_silent_site_stops_the_run_by_name() -> None:
     method = consortia.stale_sgld(
         0.01, workers=2, max_staleness=5, latency=latency.constant((1.0, 50.0))
     )
-    with pytest.raises(InputError, match=r"site '1'|site 1|'site 1'"):
+    with refused(argument="max_staleness", site="site 1"):
         run(method, make_sites(4, 7), rounds=300)
 
 
@@ -249,16 +249,16 @@ def test_a_run_again_is_the_same_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "argument", "match"),
     [
-        ({"max_staleness": 0}, "max_staleness=0 drops .* more than half"),
-        ({"latency": latency.recorded([(0, 0), (5, 0)])}, "event 1 names worker 5"),
-        ({"latency": latency.recorded([(0, 0), (1, 7)])}, "in the future"),
-        ({"latency": latency.recorded([(0, 0), (1, 0)])}, "60 are needed"),
+        ({"max_staleness": 0}, "max_staleness", "max_staleness=0"),
+        ({"latency": latency.recorded([(0, 0), (5, 0)])}, "latency", "event 1.*worker 5"),
+        ({"latency": latency.recorded([(0, 0), (1, 7)])}, "latency", "in the future"),
+        ({"latency": latency.recorded([(0, 0), (1, 0)])}, "latency", "60 are needed"),
     ],
 )
 def test_events_that_cannot_be_or_drop_too_much_are_refused_before_the_run(
-    options: dict[str, Any], says: str
+    options: dict[str, Any], argument: str, match: str
 ) -> None:
-    with pytest.raises(InputError, match=says):
+    with refused(argument=argument, match=match):
         run(consortia.stale_sgld(0.01, 3, workers=4, **options))

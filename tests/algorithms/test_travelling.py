@@ -23,6 +23,7 @@ from consortia.core.target import Target
 from consortia.engines.buffers import Window
 from consortia.errors import InputError, NonFiniteError
 from consortia.surrogates import Gaussian, Recipe
+from tests.refusals import refused
 
 SIZES, SHARES = (8, 5, 7), (0.5, 0.2, 0.3)
 H, STEPS, BATCH = 3e-3, 6, 4
@@ -276,46 +277,50 @@ def test_a_record_names_the_given_surrogates_by_their_numbers():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "match"),
     [
-        ({"probabilities": [0.5, 0.5, 0.0]}, "probabilities: that of site 2 is 0.0"),
-        ({"probabilities": [0.5, 0.6, -0.1]}, "probabilities: that of site 2"),
-        ({"probabilities": [0.5, 0.4, 0.2]}, "probabilities sum to 1.1"),
-        ({"probabilities": "even"}, "probabilities must be"),
-        ({"probabilities": []}, "probabilities has shape"),
-        ({"local_steps": 0}, "local_steps is 0"),
-        ({"local_steps": 2.5}, "local_steps is 2.5: it must be an integer"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"record": "everything"}, "record is 'everything'"),
-        ({"strength": -0.5}, "strength is -0.5"),
-        ({"covariance": "low-rank"}, "covariance is 'low-rank'"),
-        ({"surrogate": "mode"}, "surrogate is 'mode'"),
-        ({"step_size": 0.0}, "step_size"),
+        ({"probabilities": [0.5, 0.5, 0.0]}, "probabilities", "site 2.*is 0.0"),
+        ({"probabilities": [0.5, 0.6, -0.1]}, "probabilities", "site 2"),
+        ({"probabilities": [0.5, 0.4, 0.2]}, "probabilities", "to 1.1"),
+        ({"probabilities": "even"}, "probabilities", "probabilities must be"),
+        ({"probabilities": []}, "probabilities", "probabilities has shape"),
+        ({"local_steps": 0}, "local_steps", "local_steps is 0"),
+        ({"local_steps": 2.5}, "local_steps", "is 2.5"),
+        ({"batch_size": 0}, "batch_size", "batch_size is 0"),
+        ({"record": "everything"}, "record", "'everything'"),
+        ({"strength": -0.5}, "strength", "strength is -0.5"),
+        ({"covariance": "low-rank"}, "covariance", "'low-rank'"),
+        ({"surrogate": "mode"}, "surrogate", "'mode'"),
+        ({"step_size": 0.0}, "step_size", None),
     ],
 )
-def test_a_bad_argument_is_refused_by_its_name(arguments: dict[str, Any], message: str):
-    with pytest.raises(InputError, match=message):
+def test_a_bad_argument_is_refused_by_its_name(
+    arguments: dict[str, Any], argument: str, match: str | None
+):
+    with refused(argument=argument, match=match):
         consortia.fsgld(**({"step_size": H, "local_steps": STEPS} | arguments))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "match"),
     [
-        ({"probabilities": [0.5, 0.5]}, "2 values for 3 sites"),
-        ({"surrogate": gaussians()[:2]}, "2 Gaussians for 3 sites"),
-        ({"surrogate": [Gaussian([0.0] * 3, 1.0)] * 3}, "'north' is for 3 parameters"),
-        ({"batch_size": 6, "replace": False}, "'east' has only 5 rows"),
-        ({"batch_size": 6}, "'east' has only 5 rows"),
+        ({"probabilities": [0.5, 0.5]}, "probabilities", "2.*for 3"),
+        ({"surrogate": gaussians()[:2]}, "surrogate", "2.*for 3"),
+        ({"surrogate": [Gaussian([0.0] * 3, 1.0)] * 3}, "surrogate", "'north'.*for 3"),
+        ({"batch_size": 6, "replace": False}, "batch_size", "'east'.*only 5"),
+        ({"batch_size": 6}, "batch_size", "'east'.*only 5"),
     ],
 )
-def test_what_does_not_fit_the_sites_is_refused(arguments: dict[str, Any], message: str):
-    with pytest.raises(InputError, match=message):
+def test_what_does_not_fit_the_sites_is_refused(
+    arguments: dict[str, Any], argument: str, match: str
+):
+    with refused(argument=argument, match=match):
         draws(consortia.fsgld(H, STEPS, **arguments))
 
 
 def test_full_covariances_beyond_memory_are_refused():
     method = consortia.fsgld(H, STEPS)
-    with pytest.raises(InputError, match="covariance='diagonal'"):
+    with refused(argument="covariance", match="covariance='diagonal'"):
         method.check(np.full(30, 100), tuple(f"site {i}" for i in range(30)), 10_000)
     consortia.fsgld(H, STEPS, covariance="diagonal").check(
         np.full(30, 100), tuple(f"site {i}" for i in range(30)), 10_000
@@ -384,7 +389,7 @@ def test_a_chain_that_runs_away_ends_the_run_and_is_explained():
     model, both = flattening()
     arguments: dict[str, Any] = {"rounds": 2000, "chains": 1, "seed": 1, "progress": False}
     method = consortia.fsgld(1e-4, 500, probabilities=(0.5, 0.5))
-    with pytest.raises(NonFiniteError, match="at site 'north' the correction drives") as caught:
+    with refused(NonFiniteError, site="north", match="the correction drives") as caught:
         consortia.sample(model, both, method, **arguments)
     kept = np.asarray(caught.value.tree["posterior"]["theta"])
     assert kept.shape[1] == caught.value.round > 0
@@ -400,7 +405,7 @@ def test_a_chain_that_runs_away_ends_the_run_and_is_explained():
 def test_a_step_size_that_is_too_large_in_mid_run_is_called_that():
     steps = np.full(40, H)
     steps[20:] = 1.0  # 4 over the curvature, 21.5, is 0.19
-    with pytest.raises(NonFiniteError, match="lower step_size") as caught:
+    with refused(NonFiniteError, site="east", match="step_size") as caught:
         draws(consortia.fsgld(steps, STEPS, BATCH), rounds=40)
     assert "drives" not in str(caught.value)
     assert caught.value.round >= 20

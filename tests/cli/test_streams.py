@@ -17,6 +17,7 @@ from cli.irises import invoke
 import consortia
 from consortia.cli.exits import UNKNOWN
 from consortia.errors import StoreError
+from tests.refusals import refused
 
 STUDY = """
 [data]
@@ -255,7 +256,7 @@ def test_a_run_that_was_copied_without_a_file_is_named_with_it(folder, tmp_path,
     shutil.copytree(folder / "whole", copy)
     (path,) = (path for path in (copy / "draws.zarr" / name / "c").rglob("*") if path.is_file())
     path.unlink()
-    with pytest.raises(StoreError, match=f"the file draws.zarr/{name}/c.* is missing"):
+    with refused(StoreError, file=str(path.relative_to(copy)), match="is missing"):
         consortia.open_run(copy)
     if name.endswith("log_sigma"):
         for words in (["report", str(copy)], ["export", str(copy), str(tmp_path / "x.nc")]):

@@ -14,6 +14,7 @@ import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.run import execution, loop
 from consortia.store import checkpoint
+from tests.refusals import refused
 
 LENGTH: dict[str, Any] = {"rounds": 29, "warmup": 4, "thin": 3, "chains": 2, "seed": 5}
 
@@ -151,7 +152,7 @@ def test_asynchronous_workers_that_are_weighted_by_their_shares_cannot_be_run_lo
     method = consortia.stale_sgld(step_size=0.01, batch_size=3, workers=3, aggregate="each")
     options: dict[str, Any] = {"chains": 1, "rounds": 60, "progress": False}
     before = consortia.sample(model, three_sites, method, store=tmp_path / "run", **options)
-    with pytest.raises(consortia.errors.InputError, match="another density"):
+    with refused(argument="rounds", match="another density"):
         consortia.resume(tmp_path / "run", model, three_sites, method, rounds=90)
     assert_same(before, consortia.open_run(tmp_path / "run"))
 

@@ -17,6 +17,7 @@ from consortia.core.target import Target
 from consortia.engines import local
 from consortia.errors import StoreError
 from consortia.run import loop
+from tests.refusals import refused
 
 # In double precision, on numbers of order one, after some dozens of rounds of a stable recursion:
 # only the order of sums differs, so a few units in the last place of each round.
@@ -246,6 +247,6 @@ def test_a_store_that_holds_a_run_is_refused_and_left_alone(
     options: dict[str, Any] = {"rounds": 5, "chains": 2, "progress": False}
     options["store"] = tmp_path / "run"
     before = positions(consortia.sample(model, sites, case.method(), **options))
-    with pytest.raises(StoreError, match="already holds a run"):
+    with refused(StoreError, argument="store", match="holds a run"):
         consortia.sample(model, sites, case.method(), seed=1, **options)
     np.testing.assert_array_equal(positions(consortia.open_run(tmp_path / "run")), before)

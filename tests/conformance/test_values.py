@@ -12,6 +12,7 @@ import pytest
 import consortia
 from consortia.algorithms.registry import ALGORITHMS
 from consortia.errors import InputError
+from tests.refusals import refused
 
 
 def test_equal_arguments_give_equal_values_with_equal_hashes(case: Any) -> None:
@@ -77,7 +78,7 @@ def test_an_unknown_argument_is_refused(case: Any) -> None:
 @pytest.mark.parametrize("wrong", [0.0, -0.1, float("nan"), float("inf"), "fast"])
 def test_a_step_size_that_is_no_positive_number_is_refused(case: Any, wrong: Any) -> None:
     case.stepping()
-    with pytest.raises(InputError, match="step_size"):
+    with refused(argument="step_size"):
         case.method(step_size=wrong)
 
 

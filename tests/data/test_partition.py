@@ -10,7 +10,7 @@ import pytest
 
 from consortia.data import partition
 from consortia.data.sites import Sites
-from consortia.errors import InputError
+from tests.refusals import refused
 
 ROWS = 503
 GENERATOR = np.random.default_rng(0)
@@ -190,67 +190,96 @@ FEW = {"x": np.ones((3, 2)), "y": np.array([0, 1, 1])}
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("call", "argument", "match"),
     [
-        (lambda: partition.iid(FEW, 4, seed=0), "sites is 4, but there are 3 rows"),
-        (lambda: partition.iid(FEW, 0, seed=0), "sites is 0"),
-        (lambda: partition.iid(FEW, 2.5, seed=0), "sites is 2.5: it must be an integer"),
-        (lambda: partition.iid(FEW, True, seed=0), "sites is True: it must be an integer"),
-        (lambda: partition.iid(FEW, 2, seed=-1), "seed is -1"),
-        (lambda: partition.iid(FEW, 2, seed=None), "seed is None: it must be an integer"),
-        (lambda: partition.iid({"x": np.ones(3), "y": np.ones(2)}, 2, seed=0), "leaf 'y': 2 rows"),
-        (lambda: partition.dirichlet(FEW, 2, concentration=0.0, seed=0), "concentration is 0"),
+        (lambda: partition.iid(FEW, 4, seed=0), "sites", "sites is 4.*are 3"),
+        (lambda: partition.iid(FEW, 0, seed=0), "sites", "sites is 0"),
+        (lambda: partition.iid(FEW, 2.5, seed=0), "sites", "sites is 2.5"),
+        (lambda: partition.iid(FEW, True, seed=0), "sites", "sites is True: it must be an integer"),
+        (lambda: partition.iid(FEW, 2, seed=-1), "seed", "seed is -1"),
+        (lambda: partition.iid(FEW, 2, seed=None), "seed", "seed is None: it must be an integer"),
+        (
+            lambda: partition.iid({"x": np.ones(3), "y": np.ones(2)}, 2, seed=0),
+            "y",
+            "leaf 'y': 2 rows",
+        ),
+        (
+            lambda: partition.dirichlet(FEW, 2, concentration=0.0, seed=0),
+            "concentration",
+            "concentration is 0",
+        ),
         (
             lambda: partition.dirichlet(FEW, 2, concentration=1.0, seed=0, label="z"),
-            "label='z' is not in arrays; the keys are x, y",
+            "label",
+            "'z' .* x, y",
         ),
         (
             lambda: partition.dirichlet(FEW, 2, concentration=1.0, seed=0, label="x"),
-            r"label='x' has shape \(3, 2\): give one value per row",
+            "label",
+            r"='x' .*\(3, 2\)",
         ),
         (
             lambda: partition.dirichlet(FEW["x"], 2, concentration=1.0, seed=0),
-            "label='y' is a key, but arrays is a ndarray",
+            "label",
+            "'y' .* ndarray",
         ),
         (
             lambda: partition.dirichlet(
                 {"y": np.array([0.5, 1.2, 3.0])}, 2, concentration=1.0, seed=0
             ),
+            "label",
             "label is continuous",
         ),
         (
             lambda: partition.dirichlet(FEW, 2, concentration=1.0, seed=0, minimum_rows=2),
-            "minimum_rows=2 at 2 sites needs 4 rows, but there are 3",
+            "minimum_rows",
+            "minimum_rows=2.*at 2.*needs 4.*are 3",
         ),
         (
             lambda: partition.dirichlet(ARRAYS, 20, concentration=1e-3, seed=0, minimum_rows=10),
-            "minimum_rows=10 was not reached .* raise concentration",
+            "minimum_rows",
+            "minimum_rows=10",
         ),
-        (lambda: partition.label_shards(FEW, 2, seed=0), "2 sites of 2 shards need 4 rows"),
-        (lambda: partition.label_shards(FEW, 2, shards_per_site=0, seed=0), "shards_per_site is 0"),
-        (lambda: partition.quantity(FEW, 2, seed=0), "exactly one of"),
-        (lambda: partition.quantity(FEW, 2, concentration=1, exponent=1, seed=0), "exactly one"),
-        (lambda: partition.quantity(FEW, 2, concentration=-1, seed=0), "concentration is -1"),
-        (lambda: partition.quantity(FEW, 2, exponent=-1, seed=0), "exponent is -1"),
-        (lambda: partition.by_column(ARRAYS, "age"), "continuous, .* give sites="),
-        (lambda: partition.by_column(ARRAYS, "sex"), "column='sex' is not in arrays"),
-        (lambda: partition.by_column(ARRAYS, np.ones(2)), r"column has shape \(2,\)"),
+        (lambda: partition.label_shards(FEW, 2, seed=0), "shards_per_site", "2.*of 2.*need 4"),
+        (
+            lambda: partition.label_shards(FEW, 2, shards_per_site=0, seed=0),
+            "shards_per_site",
+            "shards_per_site is 0",
+        ),
+        (lambda: partition.quantity(FEW, 2, seed=0), "concentration", "exactly one of"),
+        (
+            lambda: partition.quantity(FEW, 2, concentration=1, exponent=1, seed=0),
+            "concentration",
+            "exactly one",
+        ),
+        (
+            lambda: partition.quantity(FEW, 2, concentration=-1, seed=0),
+            "concentration",
+            "concentration is -1",
+        ),
+        (lambda: partition.quantity(FEW, 2, exponent=-1, seed=0), "exponent", "exponent is -1"),
+        (lambda: partition.by_column(ARRAYS, "age"), "column", "continuous, .* give sites="),
+        (lambda: partition.by_column(ARRAYS, "sex"), "column", "column='sex'"),
+        (lambda: partition.by_column(ARRAYS, np.ones(2)), "column", r"\(2,\)"),
         (
             lambda: partition.by_column(FEW, np.array([1.0, np.nan, 2.0]), sites=2, name="age"),
-            "column 'age' holds NaN",
+            "column",
+            "'age'",
         ),
         (
             lambda: partition.by_column(ARRAYS, "y", sites=4),
-            "column 'y' has too many equal values for 4 quantile groups",
+            "column",
+            "'y'.*for 4",
         ),
         (
             lambda: partition.by_column(FEW, np.array(["a", "b", "c"]), sites=2),
+            "column",
             "have no quantiles",
         ),
     ],
 )
 def test_what_cannot_be_dealt_out_is_refused_with_the_argument(
-    call: Callable, message: str
+    call: Callable, argument: str, match: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(argument=argument, match=match):
         call()

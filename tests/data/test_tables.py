@@ -369,24 +369,23 @@ def test_a_text_file_is_read_without_pandas() -> None:
 
 
 WRONG = [
-    ("a,b\n1,2\n3\n", "site.csv, line 3: 1 fields under 2 names (the separator is ',')"),
-    ("a,b\n1,2\n3,4,5\n", "line 3: 3 fields under 2 names"),
-    ("a,a\n1,2\n", "line 1 has the name 'a' twice"),
-    (
-        "a,,c\n1,2,3\n",
-        "line 1 has a column without a name: remove it (pandas: index",
-    ),
-    ("a,b\n", "no rows below the header"),
-    ("", "no rows below the header"),
-    ('a,b\n"x,2\n', "line 2: unexpected end of data"),
+    ("a,b\n1,2\n3\n", 3, "1 fields under 2 .*','"),
+    ("a,b\n1,2\n3,4,5\n", 3, "3 fields under 2"),
+    ("a,a\n1,2\n", None, "line 1 .* 'a' twice"),
+    ("a,,c\n1,2,3\n", None, "line 1 .*pandas: index"),
+    ("a,b\n", None, "no rows"),
+    ("", None, "no rows"),
+    ('a,b\n"x,2\n', 2, "end of data"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG)
-def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=r"site\.csv") as caught:
-        dict(read_table(written(tmp_path, text), "it"))
-    assert message in str(caught.value)
+@pytest.mark.parametrize(("text", "line", "match"), WRONG)
+def test_a_wrong_file_is_refused_with_its_line(
+    tmp_path: Path, text: str, line: int | None, match: str
+) -> None:
+    path = written(tmp_path, text)
+    with refused(file=str(path), line=line, match=match):
+        dict(read_table(path, "it"))
 
 
 @pytest.mark.parametrize("date", ["9999-12-31", "1500-01-01", "2024-02-31", "0000-00-00"])
@@ -422,19 +421,20 @@ def test_a_date_that_is_none_is_refused_only_where_it_is_used(tmp_path: Path) ->
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not encoded in UTF-8"):
-        read_table(written(tmp_path, "größe\n1\n", encoding="latin-1"), "it")
-    with pytest.raises(InputError, match=r"give one of \.csv, \.tsv"):
+    path = written(tmp_path, "größe\n1\n", encoding="latin-1")
+    with refused(file=str(path), match="UTF-8"):
+        read_table(path, "it")
+    with refused(file=str(tmp_path / "site.xls"), match=r"\.csv, \.tsv"):
         read_table(tmp_path / "site.xls", "it")
-    with pytest.raises(InputError, match="no such file"):
+    with refused(file=str(tmp_path / "none.csv"), match="no such file"):
         read_table(tmp_path / "none.csv", "it")
-    with pytest.raises(InputError, match="site 'oslo' is a list: give a file"):
+    with refused(argument="data", match="'oslo' is a list"):
         read_table([1, 2], "site 'oslo'")
-    with pytest.raises(InputError, match="columns of different lengths"):
+    with refused(argument="data", match="different lengths"):
         read_table({"a": np.ones(2), "b": np.ones(3)}, "it")
-    with pytest.raises(InputError, match=r"column 'a': its values are complex"):
+    with refused(argument="a", match="complex"):
         dict(read_table({"a": np.ones(2) * 1j}, "it"))
-    with pytest.raises(InputError, match="'agee' is not a column: unknown; did you mean 'age'"):
+    with refused(argument="agee", match="'age'"):
         column_of(read_table({"age": np.ones(2)}, "it"), "agee", "it")
 
 
@@ -466,7 +466,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch) -> None
 
     monkeypatch.setattr(pd, "read_parquet", absent)
     (tmp_path / "a.parquet").touch()
-    with pytest.raises(InputError, match=r'pip install "consortia\[parquet\]"'):
+    with refused(file=str(tmp_path / "a.parquet"), match=r"consortia\[parquet\]"):
         read_table(tmp_path / "a.parquet", "it")
 
 
@@ -479,7 +479,7 @@ GAPS = read_table(
 
 
 def test_missing_values_are_refused_with_their_columns_and_counts() -> None:
-    with pytest.raises(InputError, match=r"site 'x': values are missing in 'y' 1, 'a' 1 of 4 rows"):
+    with refused(argument="y", match="site 'x': .* 'y' 1, 'a' 1 of 4 rows"):
         without_missing(GAPS, ["y", "a"], ["y"], "refuse", "site 'x'")
 
 
@@ -496,9 +496,7 @@ def test_with_an_indicator_only_a_row_without_a_response_goes() -> None:
 
 
 def test_a_site_without_one_complete_row_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        InputError, match=r"site 'x': no row is complete; of 4 rows 4 have no value"
-    ):
+    with refused(argument="b", match="site 'x': .* 4 of 4 rows"):
         without_missing(GAPS, ["y", "a", "b"], ["y"], "complete", "site 'x'")
     with refused(argument="missing"):
         without_missing(GAPS, ["y"], ["y"], "drop", "it")
@@ -510,7 +508,7 @@ def test_separators_at_the_ends_of_all_lines_make_no_column(tmp_path, end):
     path.write_text("".join(f"{line}{end}\n" for line in ("a,b", "1,x", "2,y")))
     assert list(read_table(path, "it")) == ["a", "b"]
     path.write_text(f"a,b{end}\n1,x{end}\n2,y{end}3\n")
-    with pytest.raises(InputError, match=r'or write \[harmonise.SITE.rename\] "" = "row"'):
+    with refused(file=str(path), match=r'\[harmonise.SITE.rename\] "" = "row"'):
         read_table(path, "it")
 
 

@@ -14,7 +14,8 @@ from needs import needs
 from consortia import Model, Sites, models
 from consortia.core.target import Target
 from consortia.diagnostics.reference import nuts
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import MissingExtraError
+from tests.refusals import refused
 
 needs("blackjax", extra="reference")
 
@@ -140,7 +141,7 @@ def test_a_start_without_density_is_refused_before_sampling(sites):
         lambda params, batch: params["a"] * batch["y"],
         {"a": np.zeros((), np.float32)},
     )
-    with pytest.raises(InputError, match="chain 0"):
+    with refused(argument="init", match="chain 0"):
         nuts(model, sites, draws=10, warmup=20)
 
 
@@ -149,7 +150,7 @@ def test_a_start_without_density_is_refused_before_sampling(sites):
     [("draws", 3), ("warmup", 0), ("chains", 0), ("seed", -1), ("target_acceptance", 1.5)],
 )
 def test_arguments_out_of_range_are_named(model, sites, argument, value):
-    with pytest.raises(InputError, match=argument):
+    with refused(argument=argument, match=str(value)):
         nuts(model, sites, **{argument: value})
 
 

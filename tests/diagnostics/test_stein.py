@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from consortia.diagnostics.stein import Stein, kernel_stein, stein_kernel
-from consortia.errors import InputError
+from tests.refusals import refused
 
 PRECISION = np.linalg.inv([[2.0, 0.8], [0.8, 0.5]])
 
@@ -57,13 +57,13 @@ def test_draws_that_are_off_are_called_wrong(shift, scale):
 
 def test_what_cannot_be_compared_is_refused():
     points = np.random.default_rng(0).normal(size=(100, 2))
-    for wrong, match in (
-        ((points[:20], points[:20]), "too few"),
-        ((points, points[:, :1]), "shape"),
-        ((points, points * np.nan), "not finite"),
-        ((points * [1, 0], points), "is constant over all draws"),
+    for wrong, argument, match in (
+        ((points[:20], points[:20]), "points", "20 draws"),
+        ((points, points[:, :1]), "scores", r"\(100, 1\)"),
+        ((points, points * np.nan), "scores", "not finite"),
+        ((points * [1, 0], points), "points", "constant"),
     ):
-        with pytest.raises(InputError, match=match):
+        with refused(argument=argument, match=match):
             kernel_stein(*wrong)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from consortia.dynamics import MassMatrix
-from consortia.errors import InputError
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -65,22 +65,22 @@ def test_equal_matrices_are_equal_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matrix", "message"),
+    ("matrix", "argument", "match"),
     [
-        (3.0, "shape"),
-        (np.ones((2, 3)), "shape"),
-        ([1.0, float("nan")], "not finite"),
-        ([1.0, 0.0], "positive"),
-        ([[1.0, 2.0], [0.0, 1.0]], "symmetric"),
-        ([[1.0, 2.0], [2.0, 1.0]], "positive definite"),
+        (3.0, "mass_matrix", "shape"),
+        (np.ones((2, 3)), "mass_matrix", "shape"),
+        ([1.0, float("nan")], "mass_matrix", "not finite"),
+        ([1.0, 0.0], "mass_matrix", "positive"),
+        ([[1.0, 2.0], [0.0, 1.0]], "mass_matrix", "symmetric"),
+        ([[1.0, 2.0], [2.0, 1.0]], "mass_matrix", "positive definite"),
     ],
 )
-def test_what_is_no_mass_matrix_is_refused(matrix: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_what_is_no_mass_matrix_is_refused(matrix: Any, argument: str, match: str) -> None:
+    with refused(argument=argument, match=match):
         MassMatrix.of(matrix)
 
 
 def test_a_matrix_of_another_dimension_is_refused() -> None:
-    with pytest.raises(InputError, match="3 parameters, the model has 2"):
+    with refused(argument="mass_matrix", match="3.*has 2"):
         MassMatrix.of(DENSE).check(2)
     MassMatrix.of(DENSE).check(3)

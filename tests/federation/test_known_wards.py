@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.errors import InputError
 from tests.federation.correspondence import published
 from tests.federation.hospitals import NAMES
+from tests.refusals import refused
 
 RATES = {"north": (0.05, 0.5, 0.9), "south": (0.9, 0.2, 0.4), "west": (0.3, 0.3, 0.7)}
 FORMULA = "died ~ x + (1 | site:ward)"
@@ -51,5 +51,5 @@ def test_a_site_predicts_its_wards_from_its_rows_and_nobody_else_can(tmp_path: P
         assert wanted[:, 0].mean() == pytest.approx(RATES[name][0], abs=0.12)
     new = np.asarray(here.predict(tree, PATIENTS)).reshape(-1, 3)  # wards of a new site
     assert new.std(axis=0).min() > 0.2
-    with pytest.raises(InputError, match="has no ward 'w3'"):
+    with refused(argument="ward", match="'w3'"):
         here.predict(tree, PATIENTS | {"ward": ["w0", "w1", "w3"]}, name)

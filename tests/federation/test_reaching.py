@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from needs import needs
 
-from consortia.errors import DeploymentError, InputError
+from consortia.errors import DeploymentError
 from consortia.federation import reaching
 from consortia.federation.certificates import Certificates, make_certificates
 from consortia.federation.reaching import check_superlink
+from tests.refusals import refused
 
 needs("cryptography")
 
@@ -56,12 +57,12 @@ def test_a_superlink_that_can_be_used_is_told_of_with_no_word(
 
 def test_a_superlink_of_another_authority_is_refused(address: str, tmp_path: Path) -> None:
     other = make_certificates(tmp_path, ["127.0.0.1"])
-    with pytest.raises(DeploymentError, match=r"not trusted: .*copy the ca\.crt"):
+    with refused(DeploymentError, file=str(other.authority), match=r"copy the ca\.crt"):
         check_superlink(address, other.authority)
 
 
 def test_a_superlink_under_another_name_is_refused(made: Certificates, address: str) -> None:
-    with pytest.raises(DeploymentError, match="make it with --host"):
+    with refused(DeploymentError, file=str(made.authority), match="--host"):
         check_superlink(address.replace("127.0.0.1", "localhost"), made.authority)
 
 
@@ -93,8 +94,8 @@ def test_an_absent_superlink_is_no_error_but_told(made: Certificates) -> None:
 def test_what_is_no_address_or_no_certificate_is_refused(
     made: Certificates, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match="HOST:PORT"):
+    with refused(argument="address"):
         check_superlink("127.0.0.1", made.authority)
     (tmp_path / "ca.crt").write_text("x")
-    with pytest.raises(InputError, match="no certificate"):
+    with refused(argument="authority"):
         check_superlink("127.0.0.1:1", tmp_path / "ca.crt")

@@ -10,7 +10,6 @@ import scipy.sparse
 
 from consortia import graphs
 from consortia.engines import exchanges
-from consortia.errors import InputError
 from tests.refusals import refused
 
 GRAPHS = {
@@ -120,16 +119,16 @@ def test_uniform_weights_are_one_over_n_if_complete_and_a_third_on_a_ring():
 
 
 @pytest.mark.parametrize(
-    ("graph", "told"),
+    ("graph", "argument", "match"),
     [
-        ("ring", r"give the network itself, e\.g\. graphs\.ring\(8\)"),
-        ("torus", r"e\.g\. graphs\.ring\(AGENTS\)"),
-        ([(0, 1), (2,)], "a list of pairs of agents' indices"),
-        ([("a", "b")], "a list of pairs of agents' indices"),
+        ("ring", "graph", r"\(8\)"),
+        ("torus", "graph", r"\(AGENTS\)"),
+        ([(0, 1), (2,)], "graph", "a list of pairs of agents' indices"),
+        ([("a", "b")], "graph", "a list of pairs of agents' indices"),
     ],
 )
-def test_what_is_no_graph_is_refused_with_what_to_give(graph, told):
-    with pytest.raises(InputError, match=told):
+def test_what_is_no_graph_is_refused_with_what_to_give(graph, argument, match):
+    with refused(argument=argument, match=match):
         graphs.mixing_matrix(graph, agents=8)
 
 
@@ -148,25 +147,26 @@ def test_self_loops_repeated_edges_and_edge_attributes_do_not_count():
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "argument", "match"),
     [
-        (lambda: graphs.mixing_matrix(graphs.ring(4), "fast"), "kind is 'fast'"),
-        (lambda: graphs.mixing_matrix(graphs.ring(4), "lazy", delta=0.1), "delta is for"),
-        (lambda: graphs.mixing_matrix(networkx.DiGraph([(0, 1)])), "directed"),
-        (lambda: graphs.mixing_matrix(networkx.Graph()), "no nodes"),
-        (lambda: graphs.mixing_matrix([(0, 1)]), "agents is missing"),
-        (lambda: graphs.mixing_matrix([(0, 3)], agents=3), r"edge \(0, 3\) names an agent"),
-        (lambda: graphs.resolve("ladder", 4), "ladder"),
-        (lambda: graphs.weights.as_mixing("ladder"), "mixing is 'ladder'"),
+        (lambda: graphs.mixing_matrix(graphs.ring(4), "fast"), "kind", "'fast'"),
+        (lambda: graphs.mixing_matrix(graphs.ring(4), "lazy", delta=0.1), "delta", "delta is for"),
+        (lambda: graphs.mixing_matrix(networkx.DiGraph([(0, 1)])), "graph", "directed"),
+        (lambda: graphs.mixing_matrix(networkx.Graph()), "graph", "no nodes"),
+        (lambda: graphs.mixing_matrix([(0, 1)]), "agents", "agents is missing"),
+        (lambda: graphs.mixing_matrix([(0, 3)], agents=3), "graph", r"\(0, 3\)"),
+        (lambda: graphs.resolve("ladder", 4), "mixing", "ladder"),
+        (lambda: graphs.weights.as_mixing("ladder"), "mixing", "'ladder'"),
         (
             lambda: graphs.weights.as_mixing(np.ones(3)),
-            r"shape \(3,\): it must be \(agents, agents\)",
+            "mixing",
+            r"\(3,\).*\(agents, agents\)",
         ),
-        (lambda: graphs.weights.as_mixing(object()), "mixing is object"),
+        (lambda: graphs.weights.as_mixing(object()), "mixing", "mixing is object"),
     ],
 )
-def test_a_wrong_argument_is_named(make, match):
-    with pytest.raises(InputError, match=match):
+def test_a_wrong_argument_is_named(make, argument, match):
+    with refused(argument=argument, match=match):
         make()
 
 
@@ -188,7 +188,7 @@ def test_a_column_that_does_not_sum_to_one_is_named():
 
 @pytest.mark.parametrize("bad", [-0.2, float("nan"), float("inf")])
 def test_a_weight_that_is_negative_or_not_finite_is_named(bad):
-    with pytest.raises(InputError, match=f"weight of agent 1 at agent 0 is {bad:g}"):
+    with refused(argument="mixing", match=f"agent 1 at agent 0 is {bad:g}"):
         graphs.MixingMatrix.of([[1.2, bad], [bad, 1.2]])
 
 
@@ -203,7 +203,7 @@ def test_a_weight_on_an_edge_that_the_graph_lacks_is_named(sparse):
 
 def test_a_matrix_of_another_size_than_the_graph_or_the_sites_is_refused():
     matrix = graphs.mixing_matrix(graphs.ring(5))
-    with pytest.raises(InputError, match="for 5 agents, the graph has 6 nodes"):
+    with refused(argument="matrix", match="for 5.*has 6"):
         graphs.mixing_matrix(graphs.ring(6), matrix)
     with refused(argument="mixing", match="for 5 agents, there are 3 sites"):
         graphs.resolve(matrix, 3)
@@ -412,16 +412,20 @@ def test_the_turn_in_the_outbox_chooses_the_matrix():
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "argument", "match"),
     [
-        (lambda w: graphs.lost_links(w, 1.0, turns=3, seed=0), "no link would ever hold"),
-        (lambda w: graphs.lost_links(w, 0.1, turns=0, seed=0), "turns"),
-        (lambda w: graphs.MixingSchedule([]), "matrices is empty"),
-        (lambda w: graphs.MixingSchedule([w, np.eye(3)]), r"for \[3, 5\] agents"),
+        (
+            lambda w: graphs.lost_links(w, 1.0, turns=3, seed=0),
+            "probability",
+            "no link would ever hold",
+        ),
+        (lambda w: graphs.lost_links(w, 0.1, turns=0, seed=0), "turns", None),
+        (lambda w: graphs.MixingSchedule([]), "matrices", "matrices is empty"),
+        (lambda w: graphs.MixingSchedule([w, np.eye(3)]), "matrices", r"for \[3.*5"),
     ],
 )
-def test_a_wrong_schedule_is_refused(make, match):
-    with pytest.raises(InputError, match=match):
+def test_a_wrong_schedule_is_refused(make, argument, match):
+    with refused(argument=argument, match=match):
         make(graphs.mixing_matrix(graphs.ring(5)))
 
 
@@ -461,7 +465,7 @@ def test_a_run_without_the_agents_series_is_refused_with_the_remedy():
     import xarray
 
     tree = xarray.DataTree.from_dict({"/posterior": xarray.Dataset()})
-    with pytest.raises(InputError, match="draws='agents'"):
+    with refused(argument="draws"):
         graphs.disagreement(tree)
 
 

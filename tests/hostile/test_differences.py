@@ -59,7 +59,7 @@ def test_a_subgroup_without_the_one_patient_of_a_level(tmp_path: Path, first: bo
     keeps = ["", "keep = \"ward != 'icu'\""]
     one, other = keeps if first else keeps[::-1]
     hospitals.described(AGE, one)
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, other)
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, AGE, other)
 
 
 def test_all_patients_and_two_groups_that_have_one_in_common(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_all_patients_and_two_groups_that_have_one_in_common(tmp_path: Path) -> 
     below = (north[58] + north[59]) / 2
     hospitals.described(AGE)
     hospitals.described(AGE, f"keep = 'age < {between}'")
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, f"keep = 'age > {below}'")
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, AGE, f"keep = 'age > {below}'")
 
 
 def test_sums_over_several_sets_that_leave_few_rows() -> None:
@@ -90,7 +90,7 @@ def test_a_value_that_is_taken_for_another_at_one_site(tmp_path: Path, value: st
     hospitals.described(AGE)
     age = hospitals.files["north"].read_text().split()[7].partition(",")[0]
     table = f'[harmonise.north.recode]\nage = {{"{age}" = "{value}"}}\n'
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, loo=table)
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, AGE, loo=table)
     hospitals.described("ill ~ dose", loo=table)  # which does not look at it
 
 
@@ -100,7 +100,7 @@ def test_a_value_that_is_taken_for_missing_and_drawn(tmp_path: Path) -> None:
     age = hospitals.files["north"].read_text().split()[7].partition(",")[0]
     table = f'[harmonise.north.missing_values]\nage = ["{age}"]\n'
     study = {"formula": AGE, "loo": table, "missing": "indicator"}
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, **study)
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, **study)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_registered_study_beside_an_unregistered_one(tmp_path: Path, first: bo
             {"formula": AGE},
         ]
     hospitals.described(**studies[0])
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, **studies[1])
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, **studies[1])
 
 
 def test_a_file_that_is_registered_again_with_one_patient_more(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_file_that_is_registered_again_with_one_patient_more(tmp_path: Path) -
     study = {"formula": AGE, "loo": REGISTERED.format(more="")}
     hospitals.described(**study)
     hospitals.files["north"].write_text("\n".join([head, *lines]) + "\n")
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, **study)
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, **study)
 
 
 def test_a_copy_in_other_units_that_is_harmonised_and_lacks_one_patient(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_copy_in_other_units_that_is_harmonised_and_lacks_one_patient(tmp_path
 rename = { alder = "age", dosis = "dose" }
 scale = { age = 0.08333333333333333, dose = 0.001 }
 """
-    assert "minimum_rows_changed: 1 rows" in refused(hospitals, AGE, loo=table)
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, AGE, loo=table)
 
 
 def test_knots_of_a_spline_around_one_patient(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from consortia.errors import InputError
 from consortia.models import logistic_regression, softmax_regression
+from tests.refusals import refused
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.normal(size=(13, 4))
@@ -87,5 +87,5 @@ def test_labels_outside_the_classes_are_named() -> None:
 
 @pytest.mark.parametrize("classes", [1, 0, 2.5, True])
 def test_unusable_numbers_of_classes_are_refused(classes: Any) -> None:
-    with pytest.raises(InputError, match=f"classes is {classes}"):
+    with refused(argument="classes", match=f"is {classes}"):
         softmax_regression(4, classes)

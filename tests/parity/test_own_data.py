@@ -231,7 +231,7 @@ def test_a_formula_over_ranks_draws_what_one_process_draws_and_levels_stay_there
     # no level of a site is a parameter, and rank 0 can draw those of its own site only
     assert set(over["posterior"].data_vars) == {"coefficients", "intercept", "sd"}
     estimates = (run / "estimates.txt").read_text()
-    assert "3 rows with missing values are left out (oslo 1 of 40" in estimates
+    assert "left out: 3 rows with missing values (oslo 1 of 40" in estimates
     assert "\noslo " in estimates
     assert "\nlima " not in estimates
     assert "the levels of other sites stay there" in estimates

@@ -62,28 +62,28 @@ def no_sampler_is_compiled(monkeypatch):
 @pytest.mark.parametrize(
     ("function", "match"),
     [
-        (lambda p, b: jnp.sum(log_likelihood(p, b)), "returns a scalar.*one value per row"),
-        (lambda p, b: log_likelihood(p, b)[:, None], r"returns shape \(3, 1\).*shape \(3,\)"),
+        (lambda p, b: jnp.sum(log_likelihood(p, b)), "returns a scalar"),
+        (lambda p, b: log_likelihood(p, b)[:, None], r"\(3, 1\).*\(3,\)"),
         (
             lambda p, b: jnp.zeros_like(b["y"]) + jnp.mean(log_likelihood(p, b)),
-            "other rows of the batch",
+            "other rows",
         ),
-        (lambda p, b: b["z"] * 1.0, "Model.log_likelihood cannot be evaluated.*'z'"),
+        (lambda p, b: b["z"] * 1.0, "KeyError: 'z'"),
     ],
 )
 def test_a_log_likelihood_that_is_not_one_value_per_row_is_refused(function, match):
-    with pytest.raises(InputError, match=match):
+    with refused(argument="log_likelihood", match=match):
         sample(changed(log_likelihood=function))
 
 
 def test_a_log_prior_that_is_not_a_scalar_is_refused():
-    with pytest.raises(InputError, match=r"Model.log_prior returns shape \(2,\): it must be"):
+    with refused(argument="log_prior", match=r"\(2,\)"):
         sample(changed(log_prior=lambda p: -0.5 * p["beta"] ** 2))
 
 
 def test_a_start_outside_the_support_of_the_prior_is_refused():
     outside = changed(log_prior=lambda p: jnp.where(jnp.all(p["beta"] > 1), 0.0, -jnp.inf))
-    with pytest.raises(InputError, match="log_prior is -inf at the start of chain 0"):
+    with refused(argument="init", match="log_prior is -inf"):
         sample(outside)
 
 
@@ -94,7 +94,7 @@ def test_a_density_that_is_not_finite_at_the_start_names_the_site():
     bad = site(9, 1)
     bad["y"][3] = 1000.0
     sites = consortia.Sites.from_list([site(5), bad], names=["north", "south"])
-    with pytest.raises(InputError, match="log-density of site 'south' is -inf at the start"):
+    with refused(argument="init", site="south", match="is -inf"):
         sample(changed(log_likelihood=only_south_breaks), sites)
 
 
@@ -102,7 +102,7 @@ def test_a_gradient_that_is_not_finite_at_the_start_names_the_site():
     def kinked(params, batch):
         return log_likelihood(params, batch) - jnp.sqrt(jnp.sum(params["beta"] ** 2))
 
-    with pytest.raises(InputError, match="gradient of the log-density of site 'north'.*sqrt"):
+    with refused(argument="init", site="north", match="gradient"):
         sample(changed(log_likelihood=kinked))
 
 
@@ -143,23 +143,27 @@ def test_at_the_start_as_many_rows_are_looked_at_as_the_method_s_gradients_read(
 
 
 @pytest.mark.parametrize(
-    ("init", "match"),
+    ("init", "argument", "match"),
     [
-        ({"gamma": jnp.zeros(2)}, "init has the structure"),
-        (jnp.zeros(2), "init has the structure"),
-        ({"beta": jnp.zeros(3)}, r"init\['beta'\] has shape \(3,\)"),
-        ({"beta": jnp.zeros(2, jnp.int32)}, r"init\['beta'\] is of type int32.*floating"),
-        ({"beta": jnp.array([0.0, jnp.nan])}, r"init\['beta'\] holds a value that is not finite"),
-        (lambda key: {"beta": jnp.zeros(3)}, r"init\['beta'\] has shape \(3,\)"),
+        ({"gamma": jnp.zeros(2)}, "init", "init has the structure"),
+        (jnp.zeros(2), "init", "init has the structure"),
+        ({"beta": jnp.zeros(3)}, "init", r"init\['beta'\] has shape \(3,\)"),
+        ({"beta": jnp.zeros(2, jnp.int32)}, "init", "'beta'.*type int32"),
+        (
+            {"beta": jnp.array([0.0, jnp.nan])},
+            "init",
+            r"init\['beta'\] holds a value that is not finite",
+        ),
+        (lambda key: {"beta": jnp.zeros(3)}, "init", r"init\['beta'\] has shape \(3,\)"),
     ],
 )
-def test_a_start_unlike_the_models_parameters_is_refused(init, match):
-    with pytest.raises(InputError, match=match):
+def test_a_start_unlike_the_models_parameters_is_refused(init, argument, match):
+    with refused(argument=argument, match=match):
         sample(init=init)
 
 
 def test_integer_parameters_are_refused():
-    with pytest.raises(InputError, match=r"Model.init\['beta'\] is of type int.*write 0.0, not 0"):
+    with refused(argument="init", match=r"\['beta'\] is of type int"):
         sample(changed(init={"beta": np.zeros(2, int)}))
 
 
@@ -178,60 +182,78 @@ def test_labels_outside_the_classes_name_the_site():
 
 
 @pytest.mark.parametrize(
-    ("options", "match"),
+    ("options", "argument", "match"),
     [
-        ({"chains": 0}, "chains is 0: it must be at least 1"),
-        ({"rounds": 0}, "rounds is 0: it must be at least 1"),
-        ({"thin": 0}, "thin is 0: it must be at least 1"),
-        ({"thin": 11}, "thin=11 is larger than the 10 draws"),
-        ({"warmup": -1}, "warmup is -1: it must be at least 0"),
-        ({"rounds": 2.5}, "rounds is 2.5: it must be an integer"),
-        ({"seed": -1}, "seed is -1"),
-        ({"rounds": 2**31}, "rounds is 2147483648: it must be at most"),
-        ({"rounds": 2**31 - 5, "warmup": 9}, "rounds . warmup"),
-        ({"stop": 1.01}, "stop is 1.01: give consortia.stop_when"),
-        ({"engine": "local"}, "engine is 'local'"),
+        ({"chains": 0}, "chains", "chains is 0.*least 1"),
+        ({"rounds": 0}, "rounds", "rounds is 0.*least 1"),
+        ({"thin": 0}, "thin", "thin is 0.*least 1"),
+        ({"thin": 11}, "thin", "thin=11.*the 10"),
+        ({"warmup": -1}, "warmup", "warmup is -1.*least 0"),
+        ({"rounds": 2.5}, "rounds", "rounds is 2.5"),
+        ({"seed": -1}, "seed", "seed is -1"),
+        ({"rounds": 2**31}, "rounds", "rounds is 2147483648"),
+        ({"rounds": 2**31 - 5, "warmup": 9}, "rounds", "rounds . warmup"),
+        ({"stop": 1.01}, "stop", "stop is 1.01.*consortia.stop_when"),
+        ({"engine": "local"}, "engine", "'local'"),
     ],
 )
-def test_run_lengths_out_of_range_are_refused(options, match):
-    with pytest.raises(InputError, match=match):
+def test_run_lengths_out_of_range_are_refused(options, argument, match):
+    with refused(argument=argument, match=match):
         sample(**options)
 
 
 @pytest.mark.parametrize(
-    ("make", "match"),
+    ("make", "argument", "match"),
     [
-        (lambda: consortia.fa_hmc(0.0, 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc(-0.1, 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc([0.1, -0.1], 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc(float("nan"), 2, 2), "step_size"),
-        (lambda: consortia.fa_hmc(0.1, 0, 2), "leapfrog_steps is 0"),
-        (lambda: consortia.fa_hmc(0.1, 2, 0), "local_steps is 0"),
+        (lambda: consortia.fa_hmc(0.0, 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc(-0.1, 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc([0.1, -0.1], 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc(float("nan"), 2, 2), "step_size", None),
+        (lambda: consortia.fa_hmc(0.1, 0, 2), "leapfrog_steps", "leapfrog_steps is 0"),
+        (lambda: consortia.fa_hmc(0.1, 2, 0), "local_steps", "local_steps is 0"),
         (
             lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=1.1),
-            "momentum_correlation is 1.1",
+            "momentum_correlation",
+            "is 1.1",
         ),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=-0.1), "momentum_correlation"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, batch_size=0), "batch_size is 0"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_draws=3), "gradient_draws is 3"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_noise=-1.0), "gradient_noise"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, temperature=-1.0), "temperature"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[0.5, 0.6]), "weights sum to 1.1"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, momentum_correlation=-0.1),
+            "momentum_correlation",
+            None,
+        ),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, batch_size=0), "batch_size", "batch_size is 0"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, gradient_draws=3),
+            "gradient_draws",
+            "gradient_draws is 3",
+        ),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, gradient_noise=-1.0), "gradient_noise", None),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, temperature=-1.0), "temperature", None),
+        (lambda: consortia.fa_hmc(0.1, 2, 2, weights=[0.5, 0.6]), "weights", "to 1.1"),
         (
             lambda: consortia.fa_hmc(0.1, 2, 2, weights=[1.5, -0.5]),
-            "that of site 1 is -0.5",
+            "weights",
+            "site 1.*is -0.5",
         ),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 0.0]), "mass_matrix.*positive"),
-        (lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[[1.0, 2], [2, 1]]), "not positive def"),
-        (lambda: consortia.fa_ld(0.1, 0), "local_steps is 0"),
-        (lambda: consortia.stop_when(), "at least one of rhat, ess and budget"),
-        (lambda: consortia.stop_when(rhat=0.9), "rhat is 0.9"),
-        (lambda: consortia.LocalEngine(node_mode="fast"), "node_mode is 'fast'"),
-        (lambda: consortia.LocalEngine(block=0), "block is 0"),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[1.0, 0.0]),
+            "mass_matrix",
+            "mass_matrix.*positive",
+        ),
+        (
+            lambda: consortia.fa_hmc(0.1, 2, 2, mass_matrix=[[1.0, 2], [2, 1]]),
+            "mass_matrix",
+            "not positive def",
+        ),
+        (lambda: consortia.fa_ld(0.1, 0), "local_steps", "local_steps is 0"),
+        (lambda: consortia.stop_when(), "rhat", "ess and budget"),
+        (lambda: consortia.stop_when(rhat=0.9), "rhat", "rhat is 0.9"),
+        (lambda: consortia.LocalEngine(node_mode="fast"), "node_mode", "'fast'"),
+        (lambda: consortia.LocalEngine(block=0), "block", "block is 0"),
     ],
 )
-def test_arguments_of_factories_out_of_range_are_refused(make, match):
-    with pytest.raises(InputError, match=match):
+def test_arguments_of_factories_out_of_range_are_refused(make, argument, match):
+    with refused(argument=argument, match=match):
         make()
 
 
@@ -270,23 +292,23 @@ def test_things_of_the_wrong_kind_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("shards", "match"),
+    ("shards", "site", "match"),
     [
-        ([], "at least one site"),
-        ([site(5), site(0)], "site 1"),
-        ([site(5), {"x": site(5)["x"]}], "site 1"),
-        ([site(5), {**site(5), "y": np.full(5, np.nan, np.float32)}], "site 1.*y"),
-        ([{**site(5), "y": np.zeros(4, np.float32)}], "site 0"),
+        ([], None, "at least one site"),
+        ([site(5), site(0)], "site 1", None),
+        ([site(5), {"x": site(5)["x"]}], "site 1", None),
+        ([site(5), {**site(5), "y": np.full(5, np.nan, np.float32)}], "site 1", "site 1.*y"),
+        ([{**site(5), "y": np.zeros(4, np.float32)}], "site 0", None),
     ],
 )
-def test_data_that_are_not_rows_name_the_site(shards, match):
-    with pytest.raises(InputError, match=match):
+def test_data_that_are_not_rows_name_the_site(shards, site, match):
+    with refused(site=site, match=match):
         consortia.Sites.from_list(shards)
 
 
 def test_a_store_that_holds_something_is_refused_and_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("keep me")
-    with pytest.raises(StoreError, match="is not empty: nothing was written"):
+    with refused(StoreError, argument="store", match="is not empty"):
         sample(store=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -333,7 +355,7 @@ def test_data_that_32_bits_cannot_hold_are_said_once_in_the_plan():
 def test_what_jax_cannot_trace_is_answered_with_jax_numpy(likelihood):
     model = consortia.Model(lambda x: -jnp.sum(x**2), likelihood, jnp.zeros(1))
     sites = consortia.Sites.from_list([{"y": np.ones(3, np.float32)}])
-    with pytest.raises(InputError, match="use jax.numpy for numpy, and jnp.where for if"):
+    with refused(argument="log_likelihood", match="use jax.numpy .* jnp.where"):
         consortia.sample(model, sites, consortia.fa_ld(0.1, 1), rounds=2, chains=1)
 
 
@@ -344,7 +366,7 @@ def test_draws_say_how_long_a_run_is_in_place_of_rounds():
     each = method.build(Target(MODEL, MODEL.init)).draws.per_iteration
     assert each > 1
     assert checks.check_arguments(MODEL, SITES, method, **options, draws=2 * each + 1, thin=1) == 3
-    with pytest.raises(InputError, match="draws and rounds both say how long"):
+    with refused(argument="draws", match="rounds"):
         consortia.sample(MODEL, SITES, ALGORITHM, draws=3, rounds=3)
     with refused(argument="draws"):
         consortia.sample(MODEL, SITES, consortia.few_rounds(), draws=3)

@@ -12,11 +12,11 @@ import xarray
 
 import consortia
 from consortia.core.parameters import as_sampled
-from consortia.errors import InputError
 from consortia.report.run_report import load_run
 from consortia.store.metadata import Metadata
 from consortia.study.build import load_study
 from consortia.study.tables import in_column_units
+from tests.refusals import refused
 
 STUDY = """
 title = "Doses"
@@ -159,22 +159,22 @@ def test_every_draw_in_column_units_has_the_same_predictor(case):
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "argument", "match"),
     [
-        ({"gamma": [["a"]]}, "there is no variable 'gamma'"),
-        ({"theta": ["a", "b"]}, "a sequence of names for each axis"),
-        ({"theta": [["a"]]}, "has 1 names for an axis of 2"),
-        ({"theta": [["a"], ["a", "b"]]}, "names 2 axes, the variable has 1"),
+        ({"gamma": [["a"]]}, "metadata.labels", "'gamma'"),
+        ({"theta": ["a", "b"]}, "metadata.labels", "a sequence of names for each axis"),
+        ({"theta": [["a"]]}, "metadata.labels", "has 1.*of 2"),
+        ({"theta": [["a"], ["a", "b"]]}, "metadata.labels", "names 2.*has 1"),
     ],
 )
-def test_labels_that_do_not_fit_the_model_are_refused(labels, said):
+def test_labels_that_do_not_fit_the_model_are_refused(labels, argument, match):
     import jax.numpy as jnp
 
     model = consortia.Model(
         lambda t: -jnp.sum(t**2), lambda t, rows: -((rows["y"] - t[0]) ** 2), jnp.zeros(2)
     )
     sites = consortia.Sites.from_list([{"y": np.ones(2, np.float32)}])
-    with pytest.raises(InputError, match=said):
+    with refused(argument=argument, match=match):
         consortia.sample(
             model,
             sites,

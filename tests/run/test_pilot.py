@@ -15,12 +15,12 @@ from cli.irises import invoke
 import consortia
 from consortia.core.target import Target
 from consortia.diagnostics.verdict import judge, prediction_in
-from consortia.errors import InputError
 from consortia.report.run_report import load_run
 from consortia.run import pilot
 from consortia.theory.bias import Problem, law_of
 from consortia.theory.expansion import MOST_PARAMETERS
 from consortia.theory.tuning import BiasTarget
+from tests.refusals import refused
 
 SCALES = np.float32([1.0, 3.0])
 RNG = np.random.default_rng(0)
@@ -139,7 +139,7 @@ def test_that_no_step_within_the_budget_can_is_an_answer(monkeypatch):
     monkeypatch.setattr(pilot, "HALVINGS", 2)
     whole = problem(COPIES)
     method = consortia.fa_ld(step_size=None, local_steps=2)
-    with pytest.raises(InputError, match="no step size within the budget can: of 2 steps"):
+    with refused(argument="step_size", match="of 2"):
         consortia.sample(whole.model, whole.sites, method, rounds=20, progress=False)
 
 

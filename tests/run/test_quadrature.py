@@ -22,7 +22,6 @@ from consortia.core.prior import PriorScale
 from consortia.core.queries import Batch, Outcome, Query
 from consortia.core.target import Target
 from consortia.diagnostics.verdict import Severity
-from consortia.errors import InputError
 from consortia.models._integrated import integration
 from consortia.surrogates.quadrature import effect_of, points_among, points_around
 from tests.refusals import refused
@@ -208,7 +207,7 @@ def test_a_rule_that_the_model_lacks_is_refused_before_it_is_made(
     monkeypatch.setattr(np.polynomial.hermite, "hermgauss", None)
     nowhere: Any = None
     for name in ("log_densities", "slopes", "derivatives"):
-        with pytest.raises(InputError, match="no rule of quadrature with 5000 nodes"):
+        with refused(argument="nodes", match="with 5000"):
             FUNCTIONS[name].answer(target, {**given, "rule": np.zeros(5000, np.int8)}, nowhere)
 
 

@@ -15,6 +15,7 @@ from cli.irises import NO_FIGURE, STUDY, invoke
 import consortia
 from consortia.report.run_report import load_run
 from consortia.theory.potentials import SitePotentials
+from tests.refusals import refused
 
 MODEL = consortia.Model(
     log_prior=lambda p: -0.5 * jnp.sum(p["b"] ** 2) - 0.5 * p["a"] ** 2,
@@ -77,7 +78,7 @@ def test_a_run_that_is_off_is_seen_by_both(found):
 
 def test_a_run_of_another_model_is_refused(found):
     other = consortia.models.logistic_regression(2)
-    with pytest.raises(consortia.errors.InputError, match="Give the model that was sampled"):
+    with refused(argument="posterior", match="the model that was sampled"):
         consortia.verify(found[0].tree, other, sites(), progress=False)
 
 
@@ -96,7 +97,7 @@ def test_draws_of_other_shapes_than_the_models_are_refused(shapes):
     init = {name: jnp.zeros(shape) for name, shape in shapes.items()}
     model = consortia.Model(lambda p: 0.0, lambda p, rows: rows["y"] * 0.0, init)
     rows = consortia.Sites.from_list([{"y": np.zeros(5, np.float32)}])
-    with pytest.raises(consortia.errors.InputError, match="Give the model that was sampled"):
+    with refused(argument="posterior", match="the model that was sampled"):
         consortia.verify(tree, model, rows, progress=False)
 
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.errors import InputError, StoreError
+from consortia.errors import StoreError
 from consortia.run import loop
 from consortia.store import accumulators
+from tests.refusals import refused
 
 OPTIONS: dict[str, Any] = {
     "rounds": 301,
@@ -138,10 +139,10 @@ def test_what_is_kept_survives_a_cut_bit_by_bit(
         with pytest.raises(Cut):
             consortia.sample(model, sites, method, keep=keep, store=path, **OPTIONS)
     if kind == "predictions":
-        with pytest.raises(InputError, match="keep_predictions"):
+        with refused(argument="keep", match="keep_predictions"):
             consortia.resume(path, model, sites, method, progress=False)
         other = consortia.keep_predictions(sites.shards[0])
-        with pytest.raises(StoreError, match="keeps predictions"):
+        with refused(StoreError, argument="keep"):
             consortia.resume(path, model, sites, method, keep=other, progress=False)
     options: dict[str, Any] = {"keep": keep} if kind == "predictions" else {}
     tree = consortia.resume(path, model, sites, method, progress=False, **options)
@@ -152,7 +153,7 @@ def test_what_is_kept_survives_a_cut_bit_by_bit(
 
 
 def test_a_rule_that_needs_all_draws_is_refused(model: Any, sites: Any) -> None:
-    with pytest.raises(InputError, match="keep='draws'"):
+    with refused(argument="stop", match="keep='draws'"):
         consortia.sample(
             model,
             sites,
@@ -161,5 +162,5 @@ def test_a_rule_that_needs_all_draws_is_refused(model: Any, sites: Any) -> None:
             stop=consortia.stop_when(rhat=1.01),
             **OPTIONS,
         )
-    with pytest.raises(InputError, match="'moments'"):
+    with refused(argument="keep", match="'moments'"):
         consortia.sample(model, sites, METHODS["constant"], keep="means", **OPTIONS)

@@ -23,6 +23,7 @@ from consortia.errors import StoreError
 from consortia.run import execution, loop
 from consortia.store import checkpoint, runs
 from consortia.store import draws as appending
+from tests.refusals import refused
 
 OPTIONS: dict[str, Any] = {
     "chains": 1,
@@ -131,7 +132,7 @@ def test_both_damaged_is_refused_and_what_was_drawn_is_left(copy: Path) -> None:
     drawn = consortia.open_run(copy)["posterior"]["theta"].values
     for name in checkpoint.NAMES:
         (copy / name).write_bytes(b"nothing")
-    with pytest.raises(StoreError, match=r"cannot be continued.*Nothing was changed"):
+    with refused(StoreError, file=str(copy), match="cannot be continued.*Nothing was changed"):
         resumed(copy)
     import xarray
 
@@ -147,7 +148,7 @@ def test_another_format_version_is_told_from_damage(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", replace(checkpoint.FORMAT, version=version))
         checkpoint.write(copy / checkpoint.NAMES[0], last)
-    with pytest.raises(StoreError, match=f"{age} version"):
+    with refused(StoreError, file=str(copy / checkpoint.NAMES[0]), match=f"{age} version"):
         resumed(copy)
 
 
@@ -155,7 +156,7 @@ def test_another_format_version_is_told_from_damage(
 def test_a_record_of_another_format_is_told(copy: Path, version: int, age: str) -> None:
     record = json.loads((copy / "run.json").read_text())
     (copy / "run.json").write_text(json.dumps({**record, "format": version}))
-    with pytest.raises(StoreError, match=f"{age} version"):
+    with refused(StoreError, file=str(copy), match=f"{age} version"):
         consortia.open_run(copy)
 
 
@@ -175,7 +176,7 @@ def test_draws_that_are_damaged_are_named_and_the_rest_stays(copy: Path) -> None
     content[3] ^= 1
     file.write_bytes(bytes(content))
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    with pytest.raises(StoreError, match=r"posterior/theta: draws 0 to .* is damaged"):
+    with refused(StoreError, file=str(copy), match="posterior/theta: draws 0 to .* is damaged"):
         resumed(copy)
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
@@ -186,7 +187,7 @@ def test_draws_of_another_run_are_told_though_their_file_is_whole(
     file = "draws.zarr/posterior/theta/c/0/0/0"
     assert (copy / file).stat().st_size == (another / file).stat().st_size
     shutil.copyfile(another / file, copy / file)
-    with pytest.raises(StoreError, match="posterior/theta: they are not those of this run"):
+    with refused(StoreError, file=str(copy), match="posterior/theta: they are not those"):
         resumed(copy)
 
 
@@ -216,7 +217,7 @@ def test_draws_beyond_the_checkpoint_are_drawn_again(
 def test_a_directory_that_is_being_written_is_refused(copy: Path, tmp_path: Path) -> None:
     writer = runs.RunStore(copy, existing=True)
     writer.claim(existing=True)
-    with pytest.raises(StoreError, match="another process"):
+    with refused(StoreError, file=str(copy), match="another process"):
         resumed(copy)
     writer.release()
     resumed(copy)
@@ -257,7 +258,7 @@ def test_a_full_disk_is_said_and_what_was_saved_is_gone_on_with(
 
             patch.setattr(checkpoint.Format, "pieces", half)
 
-        with pytest.raises(StoreError, match=r"No space left.*make room.*consortia resume"):
+        with refused(StoreError, file=str(path), match="No space left.*consortia resume"):
             consortia.sample(MODEL, SITES, METHOD, store=path, **OPTIONS)
     kept = consortia.open_run(path)["posterior"]["theta"].values
     assert kept.shape[1] > 0

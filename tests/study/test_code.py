@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from consortia.cli.commands import app
-from consortia.errors import InputError
 from consortia.study.build import load_study
 from consortia.study.code import hash_of, may_run, modules, remember
 from tests.refusals import refused
@@ -92,21 +91,25 @@ def test_an_installed_module_is_found_without_its_package_being_imported(study, 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "argument", "match"),
     [
-        ("import sys\nsys.exit(0)\n", "SystemExit"),
-        ("def make(:\n", "SyntaxError"),
-        ("raise RuntimeError('mine')\n", "RuntimeError: mine, in line 1 of"),
-        ("def make(features):\n    raise KeyError('mine')\n", "KeyError: 'mine', in line 2 of"),
-        ("def make(features):\n    raise SystemExit(0)\n", "SystemExit"),
-        ("make = iter\n", "name a Python function"),
+        ("import sys\nsys.exit(0)\n", "model.factory", "SystemExit"),
+        ("def make(:\n", "model.factory", "SyntaxError"),
+        ("raise RuntimeError('mine')\n", "model.factory", "line 1"),
+        (
+            "def make(features):\n    raise KeyError('mine')\n",
+            None,
+            "KeyError: 'mine', in line 2 of",
+        ),
+        ("def make(features):\n    raise SystemExit(0)\n", None, "SystemExit"),
+        ("make = iter\n", "model.factory", "name a Python function"),
     ],
 )
-def test_what_a_factory_raises_is_told_with_its_place(study, tmp_path, text, said):
+def test_what_a_factory_raises_is_told_with_its_place(study, tmp_path, text, argument, match):
     name = f"own_{abs(hash(text))}"
     study.write_text(study.read_text().replace("own_factory", name))
     study.with_name(f"{name}.py").write_text(text)
-    with pytest.raises(InputError, match=said):
+    with refused(argument=argument, match=match):
         load_study(study).build()
 
 
@@ -116,5 +119,5 @@ def test_a_module_of_the_same_name_from_elsewhere_is_not_taken_for_the_own_one(s
     for file in study.parent.iterdir():
         (other / file.name).write_bytes(file.read_bytes())
     load_study(study).build()
-    with pytest.raises(InputError, match="another module of this name"):
+    with refused(argument="model.factory", match="another module"):
         load_study(other / "study.toml").build()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def test_a_study_builds_what_the_function_builds(folder: Path) -> None:
     assert str(built.regression) == str(made)
     assert built.metadata.labels == {"coefficients": [list(made.names)]}
     assert built.metadata.settings["regression"]["priors"]["age"] == "normal(0, 1)"
-    assert "3 rows with missing values are left out (oslo 1 of 40" in built.regression.notes[0]
+    assert "left out: 3 rows with missing values (oslo 1 of 40" in built.regression.notes[0]
 
 
 def test_the_settings_of_a_formula_are_those_that_it_uses(folder: Path) -> None:
@@ -98,11 +97,11 @@ def test_imputed_values_are_a_choice_of_the_study(folder: Path) -> None:
     assert built.imputations == len(built.sites) == 3
     assert built.rows is built.sites[0]
     assert built.rows.rows == 120  # none is left out
-    for more, said in (("test_share = 0.2\n", "data.test_share"), ("", "run.keep")):
+    for more, argument in (("test_share = 0.2\n", "data.test_share"), ("", "run.keep")):
         tail = "" if more else 'keep = "moments"\n'
         path = folder / "study.toml"
         path.write_text(HEAD + more + impute + TAIL + tail)
-        with pytest.raises(InputError, match=said):
+        with refused(argument=argument, match="impute"):
             load_study(path)
     with refused(argument="model.imputations"):
         study_of(folder, MODEL + "imputations = 1\n")
@@ -172,7 +171,7 @@ def test_what_is_told_of_a_table_holds_no_row_and_no_rare_level(folder: Path) ->
     assert "oslo0" not in text
     ages = table["age"].values[~table["age"].missing]
     assert not any(f"{age}" in text for age in ages)
-    with pytest.raises(InputError, match="site 'oslo': stage has a level that is not among"):
+    with refused(argument="stage", match="'oslo': .*levels="):
         study.build(least=3)
     wide = MODEL.replace("prior", 'levels = { stage = ["I", "II", "IV"] }\nprior')
     assert study_of(folder, wide).build(least=3).regression.names[2:4] == ("stage[II]", "stage[IV]")
@@ -225,13 +224,13 @@ def test_a_wrong_formula_is_refused_before_any_file_is_read(
 
 @pytest.mark.parametrize("key", ["standardise = true", "intercept = true", 'target = "died"'])
 def test_keys_that_a_formula_has_no_use_for_are_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(InputError, match=f"data.{key.split(' ')[0]}: "):
+    with refused(argument=f"data.{key.split(' ')[0]}"):
         study_of(tmp_path, head=f"{HEAD}{key}\n")
 
 
 def test_an_unknown_column_is_named_with_the_nearest_and_the_site(folder: Path) -> None:
-    where = r"study.toml: .*oslo.csv, line 1: 'agee' is not a column: .*'age'"
-    with pytest.raises(InputError, match=where):
+    where = "study.toml: .*oslo.csv, line 1: 'agee' .*'age'"
+    with refused(argument="agee", site="oslo", match=where):
         study_of(folder, MODEL.replace("age *", "agee *")).build()
 
 
@@ -245,22 +244,29 @@ def test_editors_know_the_keys_of_a_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "argument", "match"),
     [
-        ('formula = "died"', "one ~ in it"),
+        ('formula = "died"', "compare.formula", "one ~ in it"),
         (
             'formula = "died ~ age"\nmissing = "impute"',
+            "compare",
             "compare.*imputation has its own likelihood",
         ),
-        ('kind = "logistic_regression"', "compare: both models must have a formula"),
-        ('factory = "mine:model"', "compare.factory: give formula or kind"),
-        ('formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true', "per site"),
+        ('kind = "logistic_regression"', "compare", "compare: both models must have a formula"),
+        ('factory = "mine:model"', "compare.factory", "compare.factory: give formula or kind"),
+        (
+            'formula = "died ~ (1 | site)"\nfamily = "bernoulli"\nintegrate = true',
+            "compare",
+            "per site",
+        ),
     ],
 )
-def test_a_model_that_cannot_be_compared_is_refused(folder: Path, other: str, said: str) -> None:
+def test_a_model_that_cannot_be_compared_is_refused(
+    folder: Path, other: str, argument: str, match: str
+) -> None:
     path = folder / "study.toml"
     path.write_text(f"{HEAD}{MODEL}[compare]\n{other}\n{TAIL}")
-    with pytest.raises(InputError, match=said):
+    with refused(argument=argument, match=match):
         load_study(path)
 
 
@@ -299,15 +305,17 @@ def test_rows_that_the_study_keeps_are_counted_and_are_part_of_what_a_site_permi
 
 
 @pytest.mark.parametrize(
-    ("keep", "words"),
+    ("keep", "argument", "match"),
     [
-        ("stagee == 'I'", "did you mean 'stage'"),
-        ("stage in ('I')", "cannot be evaluated"),
-        ("open('x')", "'open' is not a function of formulas"),
+        ("stagee == 'I'", "stagee", "'stage'"),
+        ("stage in ('I')", "formula", "evaluated"),
+        ("open('x')", "formula", "'open'"),
     ],
 )
-def test_what_is_kept_is_an_expression_of_columns(folder: Path, keep: str, words: str) -> None:
-    with pytest.raises(InputError, match=re.escape(words)):
+def test_what_is_kept_is_an_expression_of_columns(
+    folder: Path, keep: str, argument: str, match: str
+) -> None:
+    with refused(argument=argument, match=match):
         study_of(folder, head=f"{HEAD}keep = {json.dumps(keep)}\n").build()
 
 

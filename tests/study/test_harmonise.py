@@ -84,7 +84,7 @@ def test_it_goes_with_a_formula_alone(folder) -> None:
     ],
 )
 def test_a_change_of_what_is_not_there_is_refused_with_the_file(folder, text, message) -> None:
-    with pytest.raises(InputError, match=r"oslo\.csv") as caught:
+    with refused(site="oslo", match=r"oslo\.csv") as caught:
         load_study(study(folder, f"[harmonise.oslo.{text}")).build()
     assert message in str(caught.value)
 

@@ -11,7 +11,6 @@ import pytest
 
 import consortia
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
 from consortia.federation import app
 from consortia.federation.governance import terms_of
 from consortia.federation.governance.explanation import sentences
@@ -19,6 +18,7 @@ from consortia.report import effects, study_run
 from consortia.study.build import Study, load_study
 from consortia.study.reference import left_away
 from consortia.study.runs import compared_over
+from tests.refusals import refused
 
 STUDY = """
 [data]
@@ -47,7 +47,7 @@ def study(tmp_path: Path) -> Study:
 def test_what_needs_a_posterior_is_known_before_sampling(study: Study) -> None:
     built = study.build()
     assert "not from a posterior" in str(left_away(built, wanted=True))
-    with pytest.raises(InputError, match=r"verify: with weights_are='sampling'"):
+    with refused(argument="weights", match="^verify: .*'sampling'"):
         compared_over(built, LocalEngine(), quiet=True)
 
 
@@ -85,6 +85,6 @@ def test_a_study_over_a_network_is_refused_before_sampling(
     monkeypatch.setattr(app, "_make_engine", lambda *_, **__: LocalEngine())
     config: Any = {"quiet": True, "output": str(tmp_path / "run"), "origin": ""}
     transport: Any = None
-    with pytest.raises(InputError, match=r"run\.verify: with weights_are='sampling'"):
+    with refused(argument="weights", match=r"run\.verify: .*'sampling'"):
         app.serve(tmp_path / "study.toml", transport, config)
     assert not (tmp_path / "run").exists()

@@ -17,9 +17,9 @@ from consortia import surrogates
 from consortia.core import random
 from consortia.core.contract import Site
 from consortia.core.target import Target
-from consortia.errors import InputError
 from consortia.surrogates import Gaussian, Recipe
 from consortia.surrogates import curvature as curvatures
+from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -170,54 +170,56 @@ def test_a_gaussian_does_not_change_with_the_arrays_it_was_made_of():
 
 
 @pytest.mark.parametrize(
-    ("mean", "covariance", "message"),
+    ("mean", "covariance", "argument", "match"),
     [
-        ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], "not positive definite"),
-        ([0.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], "not positive definite"),
-        ([0.0, 0.0], [1.0, -1.0], "must be positive"),
-        ([0.0, 0.0], 0.0, "must be positive"),
-        ([0.0, 0.0], [[1.0, 0.3], [0.0, 1.0]], "not symmetric"),
-        ([0.0, 0.0], np.eye(3), r"shape \(3, 3\)"),
-        ([0.0, np.nan], 1.0, "mean holds a value that is not finite"),
-        ([0.0, 0.0], [1.0, np.inf], "covariance holds a value that is not finite"),
-        (0.0, 1.0, "mean has shape"),
-        ("zero", 1.0, "mean must be an array of numbers, not 'zero'"),
+        ([0.0, 0.0], [[1.0, 2.0], [2.0, 1.0]], "covariance", "not positive definite"),
+        ([0.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], "covariance", "not positive definite"),
+        ([0.0, 0.0], [1.0, -1.0], "covariance", "must be positive"),
+        ([0.0, 0.0], 0.0, "covariance", "must be positive"),
+        ([0.0, 0.0], [[1.0, 0.3], [0.0, 1.0]], "covariance", "not symmetric"),
+        ([0.0, 0.0], np.eye(3), "covariance", r"\(3, 3\)"),
+        ([0.0, np.nan], 1.0, "mean", "mean holds a value that is not finite"),
+        ([0.0, 0.0], [1.0, np.inf], "covariance", "covariance holds a value that is not finite"),
+        (0.0, 1.0, "mean", "mean has shape"),
+        ("zero", 1.0, "mean", "'zero'"),
     ],
 )
-def test_what_is_no_gaussian_is_refused(mean: Any, covariance: Any, message: str):
-    with pytest.raises(InputError, match=message):
+def test_what_is_no_gaussian_is_refused(mean: Any, covariance: Any, argument: str, match: str):
+    with refused(argument=argument, match=match):
         Gaussian(mean, covariance)
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "argument", "match"),
     [
-        ([([0.0], 1.0), ([0.0], -1.0)], r"surrogate\[1\]: covariance"),
-        ([([0.0], 1.0), ([0.0, 1.0], 1.0)], r"surrogate\[1\] is for 2 parameters"),
-        ([3.0], r"surrogate\[0\] is 3.0"),
-        ([], "empty list"),
-        (7, "surrogate is 7"),
+        ([([0.0], 1.0), ([0.0], -1.0)], "surrogate[1]", "covariance"),
+        ([([0.0], 1.0), ([0.0, 1.0], 1.0)], "surrogate[1]", "for 2 parameters"),
+        ([3.0], "surrogate[0]", "is 3.0"),
+        ([], "surrogate", "empty list"),
+        (7, "surrogate", "is 7"),
     ],
 )
-def test_a_list_with_a_bad_surrogate_is_refused_by_its_index(values: Any, message: str):
-    with pytest.raises(InputError, match=message):
+def test_a_list_with_a_bad_surrogate_is_refused_by_its_index(
+    values: Any, argument: str, match: str
+):
+    with refused(argument=argument, match=match):
         consortia.fsgld(1e-3, 5, surrogate=values)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "argument", "match"),
     [
-        ({"kind": "mean_field"}, "surrogate is 'mean_field'"),
-        ({"kind": "anchored", "curvature": "exact"}, "curvature is 'exact'"),
-        ({"kind": "laplace", "ridge": 0.0}, "ridge is 0"),
-        ({"kind": "laplace", "ridge": -1.0}, "ridge is -1"),
-        ({"kind": "sgld_moments", "draws": 1}, "draws is 1"),
-        ({"kind": "sgld_moments", "step_size": 0.0}, "step_size is 0"),
-        ({"kind": "anchored", "variance_floor": 0.0}, "variance_floor is 0"),
+        ({"kind": "mean_field"}, "surrogate", "'mean_field'"),
+        ({"kind": "anchored", "curvature": "exact"}, "curvature", "'exact'"),
+        ({"kind": "laplace", "ridge": 0.0}, "ridge", "ridge is 0"),
+        ({"kind": "laplace", "ridge": -1.0}, "ridge", "ridge is -1"),
+        ({"kind": "sgld_moments", "draws": 1}, "draws", "draws is 1"),
+        ({"kind": "sgld_moments", "step_size": 0.0}, "step_size", "step_size is 0"),
+        ({"kind": "anchored", "variance_floor": 0.0}, "variance_floor", "variance_floor is 0"),
     ],
 )
-def test_a_recipe_out_of_range_is_refused(arguments: dict[str, Any], message: str):
-    with pytest.raises(InputError, match=message):
+def test_a_recipe_out_of_range_is_refused(arguments: dict[str, Any], argument: str, match: str):
+    with refused(argument=argument, match=match):
         Recipe(**arguments)
 
 

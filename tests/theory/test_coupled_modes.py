@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.errors import InputError
 from consortia.oracles import GaussianAgents
 from consortia.theory import bias, tuning
 from consortia.theory.bias import Problem, known_law
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.gossip import gossip_law
+from tests.refusals import refused
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "DE-SGLD": {"step_size": 0.004},
@@ -164,9 +164,9 @@ def test_what_has_no_law_by_modes_is_compared_by_the_matrix(
 def test_no_law_by_modes_is_had_of_minibatches_or_of_networks_in_parts() -> None:
     agents = agents_of(0.1)
     agents.by_modes = True
-    with pytest.raises(InputError, match="connected"):
+    with refused(argument="mixing", match="connected"):
         gossip_law(agents, np.kron(np.eye(2), np.full((3, 3), 1 / 3)), 0.01)
-    with pytest.raises(InputError, match="common noise"):
+    with refused(argument="mixing", match="common noise"):
         gossip_law(agents, "ring", 0.01, noise="common")
 
 

@@ -203,7 +203,7 @@ class FAHMC(SelfSetting):
             raise InputError(
                 "leapfrog_steps or local_steps is None: `consortia.sample` chooses them; here they "
                 "must be given."
-            )
+            ).at("leapfrog_steps")
         return self.leapfrog_steps, self.local_steps
 
     @property

@@ -129,7 +129,7 @@ class Gossip(Options, SelfSetting):
             raise InputError(
                 "there is one site: gossip needs at least two agents. With all data in one place "
                 "use consortia.fa_ld(step_size, local_steps=1)."
-            )
+            ).at("sites")
         matrix = graphs.weights.resolve_any(self.mixing, len(names))
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
@@ -268,7 +268,7 @@ class DESGLD(Gossip):
             raise InputError(
                 "momentum makes D-ASG, which finds a mode: give temperature=0.0 with it, and no "
                 "correction. To sample with momentum use de_sghmc."
-            )
+            ).at("momentum")
         averaged = self.averaged_noise
         if averaged is not None or not isinstance(self.step_size, schedules.Unchosen):
             averaged = arguments.flag("averaged_noise", False if averaged is None else averaged)
@@ -344,7 +344,7 @@ class DESGHMC(Gossip):
             raise InputError(
                 f"friction * step_size is {friction * step.value:g}: it must be at most 1, or "
                 "velocities change their sign in every step; lower one of them."
-            )
+            ).at("friction")
         arguments.keep(self, friction=friction)
 
     @property

@@ -96,17 +96,17 @@ def preconditioned(method: Method, scales: Any = None) -> Any:
         (1.0, 25.0)
     """
     if isinstance(method, Preconditioned):
-        raise InputError("the method is preconditioned already.")
+        raise InputError("the method is preconditioned already.").at("method")
     if not isinstance(method, Method):
         raise InputError(
             f"preconditioned: expected a method such as consortia.fa_hmc(...), got {method!r}."
-        )
+        ).at("method")
     learns = isinstance(method, Adaptive) and method.adapts
     if learns or not method.step_schedules:
         raise InputError(
             f"preconditioned: {method.name} has no step size that is given: it learns the scales "
             "itself, or needs none."
-        )
+        ).at("method")
     made: Any = object.__new__(_scaled(type(method)))
     vars(made).update(vars(method))
     arguments.keep(made, scales=_read(scales))

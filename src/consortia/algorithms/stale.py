@@ -117,10 +117,17 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
         arguments.one_of("weighting", self.weighting, ("time", "equal"))
         if self.latency is not None and not hasattr(self.latency, "durations"):
             raise wrong("latency", f" is {self.latency!r}: give a model of consortia.latency.")
+        try:
+            hash(self.latency)
+        except TypeError as error:
+            text = (
+                ": programs are kept by it: write @dataclass(frozen=True), with tuples for lists."
+            )
+            raise wrong("latency", f" has no hash ({error}){text}") from None
         workers, late = self.workers, arguments.optional_whole("staleness", self.staleness, 0)
         if workers is None:
             if late is None:
-                raise InputError(f"{self.name}: give workers=W, or staleness=τ, which is W - 1.")
+                raise InputError(f"{self.name}: give workers=W, or staleness=W-1.").at("workers")
             workers = late + 1
         elif late is not None and workers != late + 1:
             raise InputError(
@@ -208,7 +215,7 @@ class StaleGradients(Workers, SelfSetting, ServerBased):
             raise InputError(
                 f"there are {sites} sites and workers={self.workers}: give one site, from which "
                 f"all workers of a server draw, or workers={sites}, so that each holds its own."
-            )
+            ).at("workers")
         arguments.weights_fit(self.shares, names, "shares")
         if not self.replace:
             arguments.batch_fits(self.batch_size, sizes, names)
@@ -573,7 +580,7 @@ class StaleSGHMC(StaleMomentum):
                 raise InputError(
                     f"friction * step_size is {step * self.friction:g}: it must be at most 1 with "
                     "integrator='euler', or momenta change their sign in every step."
-                )
+                ).at("friction")
             if step * variance > self.noise_strength:
                 raise InputError(
                     f"subtract_noise: step_size * V is {step * variance:.4g}, more than "

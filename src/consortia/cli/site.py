@@ -38,7 +38,8 @@ SiteName = Annotated[
 @site.command()
 def check(
     policy: Annotated[
-        Path | None, typer.Argument(metavar="POLICY", help="The site's policy file.")
+        Path | None,
+        typer.Argument(metavar="POLICY", help="The site's policy file, or a study as of --study."),
     ] = None,
     study: Annotated[
         Path | None,
@@ -79,13 +80,16 @@ def check(
     the terminal's error output, so that the policy can be written to a file).
     """
     with reported(as_json):
+        from consortia.core.arguments import read_toml
         from consortia.engines.messages.identities import lines_in
         from consortia.errors import InputError, PolicyError, warn
         from consortia.federation.governance import load_policy
         from consortia.federation.governance.proposal import proposed
 
         if study is not None and app is not None:
-            raise InputError("give --study or --app, not both.")
+            raise InputError("give --study or --app, not both.").at("study")
+        if policy is not None and study is app is None and "data" in read_toml(policy, "policy")[1]:
+            study, policy = policy, None
         site_policy = None if policy is None else load_policy(policy)
         if (
             site_policy is not None
@@ -232,11 +236,14 @@ def ledger(
 
 @site.command()
 def rehearse(
-    study: Annotated[
-        Path,
-        typer.Argument(metavar="STUDY", help="The study file, or an app's folder or .fab file."),
-    ],
     data: Annotated[Path, typer.Option(metavar="FILE", help="The rows of the site.")],
+    study: Annotated[Path | None, typer.Argument(metavar="STUDY", help="As --study.")] = None,
+    named: Annotated[
+        Path | None,
+        typer.Option(
+            "--study", metavar="STUDY", help="The study file, or an app's folder or .fab file."
+        ),
+    ] = None,
     name: SiteName = None,
     policy: Annotated[
         Path | None,
@@ -257,7 +264,7 @@ def rehearse(
     Copies of FILE stand for the other sites. Of an attack that cannot be tried it says UNKNOWN; if
     an honest run would end without a result it says what to change. Both have exit codes.
     """
-    with reported(as_json), _study_in(study) as path:
+    with reported(as_json), _study_in(study, named) as path:
         from consortia.federation.rehearsal import rehearsed
 
         findings, unknown, refused = [], 0, False
@@ -287,8 +294,13 @@ def rehearse(
 
 
 @contextlib.contextmanager
-def _study_in(path: Path) -> Iterator[Path]:
-    """Yield a study file: the file itself, or that of an app."""
+def _study_in(*given: Path | None) -> Iterator[Path]:
+    """Yield the study file that is given once: the file itself, or that of an app."""
+    from consortia.errors import InputError
+
+    if len(paths := [path for path in given if path is not None]) != 1:
+        raise InputError("give one study: --study STUDY.toml.").at("study")
+    path = paths[0]
     if path.suffix == ".toml":
         yield path
         return

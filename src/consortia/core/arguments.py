@@ -10,7 +10,7 @@ import math
 import re
 import tomllib
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -22,6 +22,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 INT32_MAX = 2**31 - 1
+
+VARIADIC = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 
 TOML_BYTES = 2**20
 """Bytes of the largest study file or policy."""
@@ -240,9 +242,9 @@ def check_call(
     called: str,
     parameters: Mapping[str, inspect.Parameter],
     count: int,
-    options: Iterable[str],
+    options: Collection[str],
 ) -> None:
-    """Refuse a keyword that a function does not have, with the nearest one, and missing arguments.
+    """Refuse arguments that are unknown, with the nearest name, unnamed, given twice, or missing.
 
     Args:
         called: the function's name in messages.
@@ -254,14 +256,24 @@ def check_call(
     for name in options:
         if name not in names:
             raise KeywordError(f"{called}: {name} is {unknown(name, names)}.").at(name)
-    given, needed = {*list(parameters)[:count], *options}, dict[str, str]()
-    for name in names:
-        each = parameters[name]
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
-            needed[name] = f"{name}=..." if each.kind is each.KEYWORD_ONLY else name
-    if missing := [name for name in needed if name not in given]:
+    known = [parameters[name] for name in names]
+    named = [each.name for each in known if each.kind is each.KEYWORD_ONLY]
+    places = [e.name for e in known if e.kind not in (e.KEYWORD_ONLY, *VARIADIC)]
+    needed = {e.name for e in known if e.default is e.empty and e.kind not in VARIADIC}
+    words = {name: f"{name}=..." if name in named else name for name in names}
+    count -= len(parameters) - len(names)
+    extra = count - len(places)
+    if extra > 0 and not any(each.kind is each.VAR_POSITIONAL for each in known):
+        text = f"{called}: {count} values without a name, {len(places)} may be: write"
+        shown = [words[name] for name in names if name not in named[extra:] or name in needed]
+        raise KeywordError(f"{text} {called}({', '.join(shown)}).").at(*named[:1])
+    if twice := [name for name in places[:count] if name in options]:
+        raise KeywordError(f"{called}: {twice[0]} is given twice.").at(twice[0])
+    given = {*places[:count], *options}
+    if missing := [name for name in names if name in needed and name not in given]:
+        shown = [words[name] for name in names if name in needed]
         text = f"{called}: {' and '.join(missing)} missing: write"
-        raise KeywordError(f"{text} {called}({', '.join(needed.values())}).").at(missing[0])
+        raise KeywordError(f"{text} {called}({', '.join(shown)}).").at(missing[0])
 
 
 def read_toml(path: Path, kind: str) -> tuple[bytes, dict[str, Any]]:

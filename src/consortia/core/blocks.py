@@ -83,7 +83,7 @@ def sum_over_rows(
             raise InputError(
                 f"a likelihood of more than {ROWS_AT_ONCE:,} rows is differentiated in its "
                 "parameters only: take derivatives by the rows of fewer at a time."
-            )
+            ).at("log_likelihood")
         position, rows, mask = primals
         values, gradients = map_blocks(
             lambda *block: jax.value_and_grad(of_block)(position, *block), rows, mask

@@ -11,7 +11,7 @@ import numpy as np
 from consortia.core import trees
 from consortia.core.model import Model
 from consortia.core.target import Target, in_jax_width
-from consortia.errors import InputError, warn
+from consortia.errors import InputError, located, warn
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp, width_of
 
@@ -28,7 +28,9 @@ def check_data(model: Model, held: Mapping[str, PyTree]) -> None:
     """
     for name, rows in held.items():
         for leaf in trees.leaves_of(rows):
-            check_fits(leaf.value, f"site {name!r}, {'.'.join(leaf.keys)!r}")
+            key = ".".join(leaf.keys)
+            with located(argument=key, site=name):
+                check_fits(leaf.value, f"site {name!r}, {key!r}")
     if model.check is None:
         return
     for name, rows in held.items():
@@ -66,7 +68,7 @@ def check_density(target: Target, shard: PyTree) -> None:
             raise InputError(
                 f"Model.log_prior returns shape {shape}: it must be a scalar (sum over the "
                 "parameters)."
-            )
+            ).at("log_prior")
     of_site = target.model.site_log_likelihood
     for rows in (3, 2) if of_site is None else (3,):
         index = np.zeros(rows, int)
@@ -78,7 +80,7 @@ def check_density(target: Target, shard: PyTree) -> None:
                 raise InputError(
                     f"Model.{name} returns shape {shape}: it must be a scalar, the log-likelihood "
                     "of all rows where mask is True."
-                )
+                ).at(name)
             continue
         shape = _shape("log_likelihood", target.log_likelihood, position, batch)
         if shape == (rows,):
@@ -88,11 +90,11 @@ def check_density(target: Target, shard: PyTree) -> None:
                 "Model.log_likelihood returns a scalar: it must return one value per row, shape "
                 "(rows,). Leave out the sum or mean; the library sums the rows itself, and a sum "
                 "would scale minibatches wrongly, without an error."
-            )
+            ).at("log_likelihood")
         raise InputError(
             f"Model.log_likelihood returns shape {shape} for a batch of {rows} rows: it must "
             f"return one value per row, shape ({rows},)."
-        )
+        ).at("log_likelihood")
 
 
 def _of_site(target: Target, of_site: Any, position: Array, rows: PyTree, mask: Array) -> Any:
@@ -111,7 +113,7 @@ def _shape(name: str, function: Callable[..., Any], *arguments: Any) -> tuple[in
             f"Model.{name} cannot be evaluated on the model's parameters"
             f"{' and a batch of the first site' if len(arguments) > 1 else ''}: "
             f"{type(error).__name__}: {first_line}"
-        ) from error
+        ).at(name) from error
 
 
 def check_values(target: Target, shard: PyTree, parameters: PyTree) -> None:
@@ -156,7 +158,7 @@ def _check_rows_independent(values: np.ndarray) -> None:
             "Model.log_likelihood gives a row another value when the other rows of the batch "
             "change: it must return each row's own log-likelihood (no sum, mean or normalisation "
             "over the batch)."
-        )
+        ).at("log_likelihood")
 
 
 def _check_prior(values: np.ndarray | None) -> None:

@@ -39,16 +39,16 @@ def gaussian_wasserstein2(mean_a: Any, cov_a: Any, mean_b: Any, cov_b: Any) -> f
         raise InputError(
             f"gaussian_wasserstein2: means of shapes {m_a.shape}, {m_b.shape} and covariances of "
             f"shapes {a.shape}, {b.shape}: give (d,) and (d, d) or (d,)."
-        )
+        ).at("mean_a")
     for name, c in (("cov_a", a), ("cov_b", b)):
         if c.ndim == 2 and not np.allclose(c, c.T, rtol=1e-6, atol=1e-12):
-            raise InputError(f"gaussian_wasserstein2: {name} is not symmetric.")
+            raise InputError(f"gaussian_wasserstein2: {name} is not symmetric.").at(name)
         values = c if c.ndim == 1 else np.linalg.eigvalsh(c)
         if not np.all(np.isfinite(values)) or values.min() < -1e-10 * max(1.0, values.max()):
             raise InputError(
                 f"gaussian_wasserstein2: {name} is not a covariance (smallest eigenvalue "
                 f"{values.min():.3g})."
-            )
+            ).at(name)
     shift = float(np.sum((m_a - m_b) ** 2))
     if a.ndim == b.ndim == 1:
         return float(np.sqrt(shift + np.sum((np.sqrt(a) - np.sqrt(b)) ** 2)))

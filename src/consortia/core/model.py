@@ -10,7 +10,7 @@ from consortia.core.arguments import Hinted
 from consortia.core.host import HostDensity
 from consortia.core.parameters import is_function, structure_of, variables
 from consortia.core.tails import Tail
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 PyTree = Any
 
@@ -128,7 +128,7 @@ class Model(metaclass=Hinted):
     def __post_init__(self) -> None:
         if self.site_log_likelihood is not None:
             if self.log_likelihood not in (None, no_rows):  # `dataclasses.replace` gives no_rows
-                raise InputError("Model: give one of log_likelihood and site_log_likelihood.")
+                raise wrong("log_likelihood", ": give it, or site_log_likelihood, not both.")
             object.__setattr__(self, "log_likelihood", no_rows)
         functions = self.log_prior, self.log_likelihood, self.site_log_likelihood, self.predict
         if (self._of_host or functions) != functions:  # the host's are of another model
@@ -157,7 +157,7 @@ class Model(metaclass=Hinted):
             raise InputError(
                 f"{what}: with weights_are='sampling', or cluster(...), the draws are not from a "
                 "posterior: they have the spread of estimates over samples. Leave both out."
-            )
+            ).at("weights")
 
     @property
     def by_site(self) -> bool:
@@ -176,4 +176,4 @@ def no_rows(params: PyTree, batch: PyTree) -> Any:
         "the model has a log-likelihood of each site (site_log_likelihood) and none of rows: "
         "minibatches, surrogates of rows and scores of rows cannot use it. Use few_rounds, "
         "federated_hmc, decentralized_hmc, or another method with batch_size=None."
-    )
+    ).at("site_log_likelihood")

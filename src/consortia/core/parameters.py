@@ -107,12 +107,12 @@ def variables(structure: PyTree, of: str = "Model.init") -> tuple[Variable, ...]
                 f"variable is not empty, has no '/' and no control character, is not the name of a "
                 f"file of Zarr's, has at most {NAME_MAX} bytes and is none of "
                 f"{', '.join(RESERVED)}. Rename the key."
-            )
+            ).at(of.rpartition(".")[2])
         if any(name == other.name for other in parts):
             raise InputError(
                 f"{of}: two parameters have the name {name!r} once the keys of nested "
                 "structures are joined with a dot. Rename one of them."
-            )
+            ).at(of.rpartition(".")[2])
         parts.append(Variable(name, tuple(int(n) for n in np.shape(leaf)), start))
         start = parts[-1].slice.stop
     return tuple(parts)
@@ -281,7 +281,7 @@ def draw_weights(tree: Any) -> np.ndarray | None:
         raise InputError(
             f"sample_stats.weight: shape {weight.shape}; step weights are one non-negative finite "
             "number a draw, not all zero."
-        )
+        ).at("tree")
     return weight
 
 

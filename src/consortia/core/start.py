@@ -45,12 +45,12 @@ def _check_leaves(argument: str, parameters: PyTree) -> None:
             raise InputError(
                 f"{where} is a function: give the arrays of the module alone, e.g. of "
                 "equinox.partition(module, equinox.is_array)."
-            )
+            ).at(argument.rpartition(".")[2])
         dtype = getattr(leaf, "dtype", np.asarray(leaf).dtype)
         if not is_floating(dtype):
             raise InputError(
                 f"{where} is of type {dtype}: parameters must be floating (write 0.0, not 0)."
-            )
+            ).at(argument.rpartition(".")[2])
 
 
 def is_floating(dtype: Any) -> bool:
@@ -71,9 +71,9 @@ def _check_start(argument: str, parameters: PyTree, wanted_parameters: PyTree) -
         if np.shape(leaf) != np.shape(example):
             raise InputError(
                 f"{where} has shape {np.shape(leaf)}, the model's parameter {np.shape(example)}."
-            )
+            ).at(argument)
         if not np.all(np.isfinite(np.asarray(leaf))):
-            raise InputError(f"{where} holds a value that is not finite.")
+            raise InputError(f"{where} holds a value that is not finite.").at(argument)
 
 
 def start_values(
@@ -129,14 +129,14 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
             raise InputError(
                 f"Model.log_prior is {value} at the start of chain {chain}: choose init inside "
                 "the support of the prior."
-            )
+            ).at("init")
     bad = np.argwhere(~np.isfinite(potential))
     if bad.size:
         node, chain = bad[0]
         raise InputError(
             f"the log-density of site {names[node]!r} is {-potential[node, chain]} at the start of "
             f"chain {chain}: choose another init, or look at the data of this site."
-        )
+        ).at("init", site=names[node])
     bad = np.argwhere(~finite)
     if bad.size:
         node, chain = bad[0]
@@ -144,4 +144,4 @@ def check_start_values(values: tuple[Any, Any, Any], names: tuple[str, ...]) -> 
             f"the gradient of the log-density of site {names[node]!r} is not finite at the start "
             f"of chain {chain} (the density itself is): look for sqrt, log or a division at 0 in "
             "Model.log_likelihood or Model.log_prior, or choose another init."
-        )
+        ).at("init", site=names[node])

@@ -52,7 +52,7 @@ class Target:
         if self.dimension == 0:
             raise InputError(
                 "Model.init has no parameters: give a pytree with at least one floating array."
-            )
+            ).at("init")
         if model.host is None:
             wrong_sums.check()
             jax.eval_shape(self._ravel_example, self.structure)  # nothing is computed
@@ -170,7 +170,7 @@ class Target:
         """
         rules = self.model.integration
         if rules is None or nodes not in (rules.default, *rules.choices):
-            raise InputError(f"the model has no rule of quadrature with {nodes} nodes.")
+            raise InputError(f"the model has no rule of quadrature with {nodes} nodes.").at("nodes")
         return rules
 
     def with_nodes(self, nodes: int) -> Target:

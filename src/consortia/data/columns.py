@@ -16,6 +16,7 @@ import numpy as np
 
 from consortia.core.arguments import one_of, unknown
 from consortia.core.printable import is_printable
+from consortia.data.mending import rows_text
 from consortia.data.preparation import Moments
 from consortia.data.received import expect, read_fields
 from consortia.errors import InputError
@@ -190,7 +191,7 @@ def rows_of(table: Table) -> int:
 def column_of(table: Table, name: str, where: str) -> Column:
     """Return a column by its name; refuse an unknown one with the nearest."""
     if name not in table:
-        raise InputError(f"{where}: {name!r} is not a column: {unknown(name, table)}.")
+        raise InputError(f"{where}: {name!r} is not a column: {unknown(name, table)}.").at(name)
     return table[name]
 
 
@@ -327,7 +328,7 @@ def without_missing(
             f"{where}: values are missing in {gaps} of {rows_of(table)} rows. Give "
             "missing='complete' to leave these rows out, missing='indicator' to keep them with "
             "an indicator column, or missing='impute' for multiple imputation at the site."
-        )
+        ).at(next(name for name, count in counts.items() if count))
     needed = columns if policy == "complete" else always
     kept = ~np.any([table[name].missing for name in needed], axis=0)
     if not kept.any():
@@ -336,7 +337,7 @@ def without_missing(
         if policy == "complete" and worst not in always:
             remedy += ", or give missing='indicator' or 'impute'"
         raise InputError(
-            f"{where}: no row is complete; of {rows_of(table)} rows {counts[worst]} have no value "
-            f"of {worst!r}: {remedy}."
-        )
+            f"{where}: no row is complete; {worst!r} has no value in {counts[worst]} of "
+            f"{rows_text(rows_of(table))}: {remedy}."
+        ).at(worst)
     return {name: column.take(kept) for name, column in table.items()}

@@ -35,7 +35,7 @@ import numpy as np
 from consortia.core.arguments import hinted
 from consortia.data.downloads import DatasetCorrupted, DatasetMissing, RemoteFile, read_file
 from consortia.data.preparation import images_to_rows, standardise, train_test_split, with_intercept
-from consortia.errors import InputError, require_extra
+from consortia.errors import require_extra, wrong
 
 __all__ = [
     "AVAILABLE",
@@ -571,7 +571,7 @@ def load(name: str, *, download: bool = False) -> Dataset:
         ('setosa', 'versicolor', 'virginica')
     """
     if name not in AVAILABLE:
-        raise InputError(f"No data set is called {name!r}; there are {', '.join(AVAILABLE)}.")
+        raise wrong("name", f" is {name!r}: the data sets are {', '.join(AVAILABLE)}.")
     return AVAILABLE[name].loader(download=download)
 
 

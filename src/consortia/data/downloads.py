@@ -91,11 +91,12 @@ def read_file(file: RemoteFile, *, download: bool = False) -> bytes:
     looked = f"CONSORTIA_DATA is {given!r}" if given else "CONSORTIA_DATA is not set"
     looked += f" (a directory with a folder {file.folder}/), and the cache has no {cached}."
     if file.address is None:
-        raise DatasetMissing(f"{missing} {looked} It is not available for download. {file.origin}")
+        text = f"{missing} {looked} It is not available for download. {file.origin}"
+        raise DatasetMissing(text).at(file=file.name)
     if not download:
         raise DatasetMissing(
             f"{missing} {looked} It is published at {file.address}: download=True downloads it."
-        )
+        ).at(file=file.name)
     try:
         return _download(file, file.address, cached)
     except DatasetCorrupted:
@@ -103,7 +104,7 @@ def read_file(file: RemoteFile, *, download: bool = False) -> bytes:
     except OSError as error:
         raise DatasetMissing(
             f"{missing} Its download from {file.address} failed ({error}). {looked}"
-        ) from error
+        ).at(file=file.name) from error
 
 
 def _download(file: RemoteFile, address: str, path: Path) -> bytes:
@@ -137,11 +138,11 @@ def _verify(file: RemoteFile, data: bytes, where: str) -> None:
             f"{where} is damaged ({error}): expected {file.content} content with sha256 "
             f"{file.sha256}, but the file has {hashlib.sha256(data).hexdigest()}. Delete it and "
             "download it again."
-        ) from error
+        ).at(file=file.name) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != file.sha256:
         kind = "" if file.content == "file" else f" of its {file.content} content"
         raise DatasetCorrupted(
             f"{where} is not the published {file.name}: the sha256{kind} is {digest}, expected "
             f"{file.sha256}. Delete it and download it again."
-        )
+        ).at(file=file.name)

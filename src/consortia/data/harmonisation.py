@@ -102,7 +102,7 @@ class Harmonisation(BaseModel):
             if name not in names:
                 raise InputError(
                     f"{where}: rename: {name!r} is not a column: {unknown(name, names)}."
-                )
+                ).at(name)
         renamed = [self.rename.get(name, name) for name in names]
         for name in self.rename.values():
             if renamed.count(name) > 1:

@@ -58,7 +58,7 @@ def imputed(
             raise InputError(
                 f"{where}: no value of {name!r} is known from which others could be imputed: "
                 "leave the column or the site out."
-            )
+            ).at(name)
     table = {**table, **{name: _of_codes(table[name]) for name in levels if name in table}}
     values = {name: table[name].values.copy() for name in columns}
     for name, missing in gaps.items():

@@ -150,7 +150,7 @@ def label_shards(
         raise InputError(
             f"{sites} sites of {shards_per_site} shards need {shards} rows, but there are "
             f"{data.rows}: lower sites or shards_per_site."
-        )
+        ).at("shards_per_site")
     labels = _categories(_column(arrays, label, data.rows, "label"), "label")
     shuffled = generator.permutation(data.rows)
     ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -203,7 +203,7 @@ def quantity(
         shares = np.arange(1, sites + 1, dtype=float) ** -exponent
         shares /= shares.sum()
     else:
-        raise InputError("Give exactly one of concentration and exponent.")
+        raise InputError("Give exactly one of concentration and exponent.").at("concentration")
     spare = data.rows - sites * minimum_rows
     ends = np.rint(np.cumsum(shares) * spare).astype(int) + minimum_rows * np.arange(1, sites + 1)
     return _deal(data, np.split(generator.permutation(data.rows), ends[:-1]))
@@ -349,11 +349,12 @@ def _column(arrays: PyTree, column: str | np.ndarray, rows: int, argument: str) 
     else:
         values, what = np.asarray(column), argument
     if values.shape != (rows,):
-        raise wrong(what, f" has shape {values.shape}: give one value per row, ({rows},).")
+        text = f"{what} has shape {values.shape}: give one value per row, ({rows},)."
+        raise InputError(text).at(argument)
     if values.dtype.kind == "O" and all(isinstance(value, str) for value in values):
         values = values.astype(str)
     if values.dtype.kind not in "biufU":
-        raise wrong(what, f" has type {values.dtype}: give numbers or strings.")
+        raise InputError(f"{what} has type {values.dtype}: give numbers or strings.").at(argument)
     return values
 
 

@@ -182,7 +182,7 @@ def standardised(
     values = features(arrays, where)
     columns = len(moments.centre)
     if values.shape[1] != columns:
-        raise InputError(f"{where}: x has {values.shape[1]} columns, but train has {columns}.")
+        raise wrong(where, f": x has {values.shape[1]} columns, but train has {columns}.")
     dtype = np.float32 if values.dtype == np.float32 else np.float64
     scaled = (values - moments.centre) / units(moments)
     return {**arrays, "x": np.where(np.asarray(changed), scaled, values).astype(dtype)}
@@ -281,10 +281,10 @@ def features(arrays: Arrays, where: str) -> np.ndarray:
         InputError: there is none, or it has another shape.
     """
     if "x" not in arrays:
-        raise InputError(f"{where} has no x; the keys are {', '.join(arrays)}.")
+        raise wrong(where, f" has no x; the keys are {', '.join(arrays)}.")
     x = np.asarray(arrays["x"])
     if x.ndim != 2 or len(x) == 0:
         raise InputError(
             f"{where}: x has shape {x.shape}, not (rows, features); images: images_to_rows."
-        )
+        ).at(where)
     return x

@@ -184,12 +184,12 @@ class Sites:
         """
         if isinstance(which, str):
             if which not in self.names:
-                raise InputError(f"No site is called {which!r}; the names are {self.names}.")
+                raise wrong("which", f" is {which!r}: the sites are {', '.join(self.names)}.")
             which = self.names.index(which)
         if not 0 <= which < len(self):
             raise InputError(
                 f"Site {which} does not exist: there are {len(self)} sites, numbered from 0."
-            )
+            ).at("which")
         self._need([which])
         return self.shards[which]
 
@@ -266,7 +266,7 @@ class Sites:
                 f"the rows of site {self.names[missing]!r} are in another process; this one has "
                 f"read {held}: sample with the engine and the algorithm for which the sites were "
                 "read. Whatever needs all rows needs a process that has read all of them."
-            )
+            ).at(site=self.names[missing])
 
 
 @dataclass(frozen=True)
@@ -305,7 +305,7 @@ def read_rows(tree: PyTree, where: str) -> Rows:
             raise InputError(
                 f"{_capital(where)}, leaf {name!r}: a masked array, whose masked values would be "
                 "used. Remove their rows, or fill the values in: leaf.filled(...)."
-            )
+            ).at(name)
     leaves = tuple(np.asarray(leaf.value) for leaf in tree_leaves)
     for name, leaf in zip(names, leaves, strict=True):
         at = f"{_capital(where)}, leaf {name!r}"
@@ -313,19 +313,19 @@ def read_rows(tree: PyTree, where: str) -> Rows:
             raise InputError(
                 f"{at}: the type is {leaf.dtype}, not a NumPy number. Encode categories as "
                 "integers, and cast other types (bfloat16, dates) to float32 or float64."
-            )
+            ).at(name)
         if leaf.ndim == 0:
             raise InputError(
                 f"{at}: a single number without a row axis. Give an array (rows, ...); "
                 "lists inside a pytree are containers of leaves, so wrap them in np.asarray."
-            )
+            ).at(name)
     rows = len(leaves[0])
     for name, leaf in zip(names, leaves, strict=True):
         if len(leaf) != rows:
             raise InputError(
                 f"{_capital(where)}, leaf {name!r}: {len(leaf)} rows, but leaf {names[0]!r} has "
                 f"{rows}. All leaves must have the same number of rows."
-            )
+            ).at(name)
     if rows == 0:
         raise InputError(f"{_capital(where)} is empty: omit it, or give it at least one row.")
     if rows > SITE_ROWS_MAX:
@@ -381,7 +381,8 @@ def of_common_types(names: Sequence[str], parts: Sequence[Rows]) -> list[Rows]:
 def check_finite(name: str, part: Rows) -> None:
     """Refuse NaN and infinities at a site."""
     for leaf_name, leaf in zip(part.names, part.leaves, strict=True):
-        _finite(leaf, f"site {name!r}, leaf {leaf_name!r}")
+        with located(argument=leaf_name, site=name):
+            _finite(leaf, f"site {name!r}, leaf {leaf_name!r}")
 
 
 def _same_structure(name: str, part: Rows, first_name: str, first: Rows) -> None:

@@ -103,11 +103,12 @@ def read_table(
                 {str(name): np.asarray(column) for name, column in frame.items()}, copy=False
             )
         except ValueError as error:
-            raise InputError(f"{where}: columns of different lengths: {error}.") from error
+            text = f"{where}: columns of different lengths: {error}."
+            raise InputError(text).at("data") from error
     if not isinstance(frame, pd.DataFrame):
         raise InputError(
             f"{where} is a {type(source).__name__}: give a file, a DataFrame or a dict of columns."
-        )
+        ).at("data")
     return _of_frame(frame, Source(where, site), changes)
 
 
@@ -601,7 +602,7 @@ def _of_series(
             missing = missing | _declared_missing(given.tolist(), changes.missing_values[name])
         return _of_dates(name, given, missing, source)
     if inferred not in ("integer", "floating", "mixed-integer-float", "decimal"):
-        raise InputError(f"{where}: its values are {inferred}: give numbers, strings or dates.")
+        raise InputError(f"{where}: it is {inferred}: give numbers, strings or dates.").at(name)
     numbers = known.to_numpy(float)
     written: np.ndarray | None = None
     if inferred != "floating":

@@ -98,7 +98,7 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
         raise InputError(
             "wasserstein2: draws of a run with varying step sizes are weighted, but an "
             "assignment needs equal weights. Use marginal_wasserstein2 or marginal_error."
-        )
+        ).at("a")
     count = min(len(x), len(y), max_points)
     if not (len(x) == len(y) == count):
         if not thin:
@@ -106,7 +106,7 @@ def wasserstein2(a: Any, b: Any, *, max_points: int = MAX_POINTS, thin: bool = F
                 f"wasserstein2: the sets have {len(x)} and {len(y)} draws; an assignment needs "
                 f"equal numbers, at most max_points={max_points}. Set thin=True to compare "
                 f"{count} evenly spaced draws of each, or use marginal_wasserstein2."
-            )
+            ).at("thin")
         x, y = (z[(2 * np.arange(count) + 1) * len(z) // (2 * count)] for z in (x, y))
     from scipy.optimize import linear_sum_assignment
     from scipy.spatial.distance import cdist

@@ -39,7 +39,7 @@ from consortia.data.sites import Sites
 from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.runtime import compiler
 from consortia.runtime.late import jax, jnp
 
@@ -151,11 +151,11 @@ def loo(
     """
     used_engine: Engine = LocalEngine() if engine is None else engine
     if not isinstance(results, Mapping) or not results:
-        raise InputError("loo: give a dict of names to (result, model, sites).")
+        raise InputError("loo: give a dict of names to (result, model, sites).").at("results")
     names = tuple(map(str, results))
     models = [model for _, model, _ in results.values()]
     if len({model.by_site for model in models}) > 1:
-        raise InputError("loo: one model has a likelihood of rows, another of sites.")
+        raise InputError("loo: one model has a likelihood of rows, another of sites.").at("results")
     sites_of_models = [sites for _, _, sites in results.values()]
     check_same_rows(sites_of_models)
     first = sites_of_models[0]
@@ -165,7 +165,8 @@ def loo(
     def of_site(index: int) -> dict[str, Any]:
         shards = [sites.shards[index] for sites in sites_of_models]
         if problem := other_rows(shards):
-            raise InputError(f"loo: site {first.names[index]!r}: {problem}")
+            name = first.names[index]
+            raise InputError(f"loo: site {name!r}: {problem}").at("results", site=name)
         return sums_of([_pointwise(*fit) for fit in zip(targets, drawn, shards, strict=True)])
 
     sums = of_sites(used_engine, first, of_site, "loo: ")
@@ -186,7 +187,7 @@ def of_sites(
         for index, answer in process.items():
             answers.setdefault(int(index), answer)
     if len(answers) < len(sites):
-        raise InputError(f"{caller}no process has the rows of all sites: give engine=.")
+        raise InputError(f"{caller}no process has all sites' rows: give engine=.").at("engine")
     return [answers[index] for index in range(len(sites))]
 
 
@@ -198,11 +199,11 @@ def check_same_rows(every: Sequence[Any]) -> None:
     """
     for sites in every:
         if not isinstance(sites, Sites):
-            raise InputError("loo: give the sites of one data set, imputation(0).sites.")
+            raise wrong("sites", " for loo must be of one data set: imputation(0).sites.")
         if sites.names != every[0].names or list(sites.sizes) != list(every[0].sizes):
             raise InputError(
                 "loo: the models are fitted to different rows: the sites or their sizes differ."
-            )
+            ).at("sites")
 
 
 def other_rows(rows: Sequence[Any]) -> str | None:
@@ -232,7 +233,7 @@ def positions_of(
                 raise InputError(
                     f"{caller}: the draws come from several imputations: sample one of them, "
                     "imputation(0) of the regression, and give its sites."
-                )
+                ).at("sites")
             if draw_weights(tree) is not None:
                 raise InputError(f"{caller}: the draws already have weights of different steps.")
             flat = join(sampled_draws(tree), variables(structure_of(model.init)), leading=2)
@@ -240,7 +241,7 @@ def positions_of(
             if len(flat) < LEAST_DRAWS:
                 raise InputError(
                     f"{caller}: {len(flat)} draws are too few: keep {LEAST_DRAWS} or more."
-                )
+                ).at("draws")
             every = spaced(len(flat), most)
             draws.append(flat[every].tolist())
         return draws

@@ -193,7 +193,7 @@ def recover(tree: Any, model: Model, sites: Sites, site: int | str, *, seed: int
             "recover: Model.recover is None: give the model a recover function that draws the "
             "sites' own parameters. For a formula with integrate=True, made.levels_of has the "
             "levels."
-        )
+        ).at("recover")
     draw, rows = model.recover, sites.site(site)
     site_index = sites.names.index(site) if isinstance(site, str) else site
     parameters = draws_to_pytree(structure_of(model.init), sampled_draws(tree))

@@ -73,7 +73,7 @@ def predict(
             "Model.predict is None: there is nothing to average. Give the model "
             "predict=(params, batch) -> (rows, ...), e.g. dataclasses.replace(model, predict=...); "
             "the draws stay valid."
-        )
+        ).at("model")
     passage = (tree, model, new_rows, batch_rows, max_draws)
     if model.host is not None:
         return _over_draws(_sums, np.add, model.host.predict, *passage)
@@ -450,4 +450,4 @@ def _check_output(function: Callable[..., Any], draws: PyTree, rows: PyTree, cou
         raise InputError(
             f"the model returned shape {sizes} for {count} rows: `predict` and `log_likelihood` "
             "return an array with one entry a row."
-        )
+        ).at("model")

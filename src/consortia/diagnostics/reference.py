@@ -244,7 +244,7 @@ def _check_start(target: Target, rows: PyTree, positions: Array) -> None:
             raise InputError(
                 f"the log-density of the pooled data is {value} at the start of chain {chain}: "
                 "choose another init."
-            )
+            ).at("init")
 
 
 def _check_blackjax() -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from consortia.errors import InputError, wrong
+from consortia.errors import wrong
 
 BOOTSTRAPS = 999
 """Random signs, from which the level of independent draws is found."""
@@ -92,9 +92,9 @@ def kernel_stein(
     if scores.shape != points.shape:
         raise wrong("scores", f" have shape {scores.shape}, the points {points.shape}.")
     if n < FEWEST:
-        raise InputError(f"{n} draws are too few for a Stein discrepancy: give at least {FEWEST}.")
+        raise wrong("points", f": {n} draws are too few for a Stein discrepancy: give {FEWEST}.")
     if not (np.isfinite(points).all() and np.isfinite(scores).all()):
-        raise InputError("a draw, or the gradient of the log-density there, is not finite.")
+        raise wrong("scores", " or points hold a value that is not finite.")
     root = _root(points)
     terms = stein_kernel(np.linalg.solve(root, points.T).T, scores @ root)
     value = float(terms.mean())
@@ -132,7 +132,7 @@ def _root(points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
     n, d = points.shape
     sd = points.std(axis=0)
     if not (sd > 0).all():
-        raise InputError("a coordinate is constant over all draws.")
+        raise wrong("points", ": a coordinate is constant over all draws.")
     if n < 5 * d:
         return np.diag(sd)
     try:

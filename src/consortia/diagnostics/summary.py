@@ -417,7 +417,7 @@ def _some_draws(label: str, tree: Any) -> dict[str, np.ndarray]:
     if not all(array.shape[0] * array.shape[1] for array in draws.values()):
         raise InputError(
             f"{label}: the posterior holds no draws, so there is nothing to summarise."
-        )
+        ).at(label)
     return draws
 
 

@@ -157,7 +157,7 @@ class Panel(Prepared):
             raise InputError(
                 f"{self.method.name} asks for {query.function!r}, expected one of "
                 f"{', '.join(self.method.functions)}: correct the method."
-            )
+            ).at("method")
         return site_function
 
     def completed(self, query: Query) -> Answer:

@@ -219,7 +219,7 @@ def _build_imputed(
         raise InputError(
             "run.verify, run.loo: with model.missing = 'impute' there is a posterior of each "
             "imputation, and none to compare: leave them out, or set missing = 'complete'."
-        )
+        ).at("run.verify")
     engines = tuple(map(engine_of, study.imputed))
     pairs = zip(study.imputed, engines, strict=True)
     rows = tuple(imputed.build(engine, data_folder=origin).rows for imputed, engine in pairs)
@@ -269,7 +269,7 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
     if keys := str(config.get("keys") or ""):
         return coordinator_ring(Path(keys).expanduser())
     if transport.remote and terms.sums == MASKED:
-        raise InputError(NEEDS_KEYS)
+        raise InputError(NEEDS_KEYS).at("keys")
     return None
 
 
@@ -497,7 +497,7 @@ def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
         raise InputError(
             "a key of secure sums is prepared only for a registered study with masked answers: in "
             "this study the sites give their keys during the run, or need none."
-        )
+        ).at("study")
     identity = read_identity(folder)
     facts = keyed(folder, study.contribution(data, number))
     return "".join(plain_key(sum_member(folder, name, terms.study, identity, facts).key))

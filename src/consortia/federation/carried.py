@@ -12,7 +12,7 @@ from pathlib import Path
 
 from consortia.core.arguments import read_toml
 from consortia.engines.messages.transport import Transport
-from consortia.errors import InputError
+from consortia.errors import wrong
 from consortia.federation.app import answer, serve
 from consortia.federation.letters.coordinating import check_study
 from consortia.store.durable import replace_file
@@ -35,7 +35,7 @@ def keep_study(text: str, folder: Path) -> Path:
     try:
         check_study(study_of(tomllib.loads(text), path), "tasks")
     except tomllib.TOMLDecodeError as error:
-        raise InputError(f"the study that came with the task is not TOML: {error}.") from None
+        raise wrong("study", f" that came with the task is not TOML: {error}.") from None
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, [text.encode()])
@@ -62,7 +62,7 @@ def answer_carried(
     node = {"site": given.get("site", site), "data": given.get("data", data)}
     for name, value in node.items():
         if not value or not isinstance(value, str):
-            raise InputError(f'{path}: write {name} = "...": it is not known here.')
+            raise wrong(name, f' is not known: write it in {path} as "...".').at(file=str(path))
     return answer(keep_study(text, folder), message, {**node, "folder": str(folder)}, {})
 
 

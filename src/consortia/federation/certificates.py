@@ -55,7 +55,7 @@ def make_certificates(
     paths = Certificates(*(folder / name for name in names))
     there = next((path for path in paths if path.exists()), None)
     if there is not None:
-        raise InputError(f"{there} already exists: choose another folder, or remove it first.")
+        raise InputError(f"{there} exists: choose another, or remove it.").at(file=str(there))
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     start = datetime.datetime.now(datetime.UTC)
 
@@ -132,7 +132,7 @@ def make_node_key(path: str | os.PathLike[str]) -> Path:
     _, _, serialization, ec = _cryptography()
     private, public = Path(path), Path(f"{path}.pub")
     if private.exists() or public.exists():
-        raise InputError(f"{private} already exists: choose another name, or remove it first.")
+        raise InputError(f"{private} exists: choose another, or remove it.").at(file=str(private))
     private.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     key = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH

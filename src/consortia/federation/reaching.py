@@ -37,11 +37,11 @@ def check_superlink(address: str, authority: Path) -> str | None:
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise InputError(f"the address {address!r} is not HOST:PORT.")
+        raise InputError(f"the address {address!r} is not HOST:PORT.").at("address")
     try:
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError) as error:
-        raise InputError(f"{authority} is not a certificate: {error}") from error
+        raise InputError(f"{authority} is not a certificate: {error}").at("authority") from error
     connection = http.client.HTTPSConnection(
         host.strip("[]"), int(port), timeout=DEADLINE_SECONDS, context=context
     )
@@ -50,8 +50,8 @@ def check_superlink(address: str, authority: Path) -> str | None:
         sent = connection.getresponse().getheader("date")
     except ssl.SSLCertVerificationError as error:
         advice = hint(f"[SSL: CERTIFICATE_VERIFY_FAILED] {error}")
-        raise DeploymentError(
-            f"the SuperLink at {address} is not trusted: {error}.{advice}"
+        raise DeploymentError(f"the SuperLink at {address} is not trusted: {error}.{advice}").at(
+            file=str(authority)
         ) from error
     except (OSError, http.client.HTTPException) as error:
         return f"nobody answers at {address} ({error})"

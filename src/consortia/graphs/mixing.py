@@ -283,7 +283,7 @@ def _check_entries(rows: Array, columns: Array, values: Array, agents: int) -> N
         raise InputError(
             f"mixing: the weight of agent {j} at agent {i} is {value:g}; weights must be finite "
             "and not negative" + (" (lower delta)." if i == j else ".")
-        )
+        ).at("mixing")
 
 
 def _check_sums(matrix: MixingMatrix) -> None:

@@ -138,7 +138,7 @@ def _agents(tree: Any) -> tuple[Any, list[str]]:
     if "agents" not in tree.children:
         raise InputError(
             "the run has no agents' series: run the method with draws='agents' to keep them."
-        )
+        ).at("draws")
     agents = tree["agents"].to_dataset()
     names = [name for name in as_sampled(tree)["posterior"].data_vars if name in agents]
     if not names:

@@ -227,7 +227,7 @@ def _on_graph(
         raise InputError(
             f"the matrix is for {matrix.agents} agents, the graph has {count} nodes: give one row "
             "and one column for each."
-        )
+        ).at("matrix")
     other = matrix.rows != matrix.columns
     keys = matrix.rows[other].astype(np.int64) * count + matrix.columns[other]
     missing = np.flatnonzero(~np.isin(keys, first * count + second))

@@ -98,7 +98,7 @@ def check_law(caller: str, name: str, whole: np.ndarray, parts: np.ndarray, read
         raise InputError(
             f"{caller}: the law of {name!r} depends on the rows, which differ between sites: give "
             "what it depends on as a constant."
-        )
+        ).at(name)
     if not np.all(np.isfinite(whole)):
         raise InputError(
             f"{caller}: the log-density of {name!r} is {whole[~np.isfinite(whole)][0]:.6g} at "
@@ -128,13 +128,13 @@ def is_sum_over_rows(
             f"{caller}: the statement {name!r} is computed from the rows, but is not a sum over "
             "them: it is the same here for one row and for several, and may be another at the next "
             "site. Give what it depends on as a constant, or write it as a sum over rows."
-        )
+        ).at(name)
     raise InputError(
         f"{caller}: the statement {name!r} does not factor over rows: its log-density "
         f"of {parts.shape[1]} rows is {whole[0]:.6g}, the sum over single ones "
         f"{parts[0].sum():.6g}. Rows that depend on one another, as in a Gaussian process "
         "or with a statistic of all rows, have no likelihood of single rows."
-    )
+    ).at(name)
 
 
 def _same(whole: np.ndarray, parts: np.ndarray) -> bool:

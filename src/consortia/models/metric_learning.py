@@ -129,5 +129,5 @@ def squared_projections(first: Any, second: Any, directions: Any) -> np.ndarray:
         raise InputError(
             f"first {left.shape}, second {right.shape} and directions {axes.shape}: give "
             "(pairs, features) twice and (directions, features)."
-        )
+        ).at("directions")
     return ((left - right) @ axes.T) ** 2

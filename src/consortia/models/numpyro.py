@@ -353,12 +353,12 @@ def _check_arguments(
         raise InputError(
             f"from_numpyro: the model's argument {needed[0]!r} is none of the columns "
             f"({', '.join(example)}): give it by name, as a constant."
-        )
+        ).at(needed[0])
     if unknown:
         raise InputError(
             f"from_numpyro: the model takes no argument {unknown[0]!r}, which is a column or a "
             "constant; leave the column out of the sites, or let the model take **others."
-        )
+        ).at(unknown[0])
 
 
 def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str) -> _Sorted:
@@ -373,7 +373,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
             raise InputError(
                 f"from_numpyro: the model cannot be run with {count} of its rows: {error}. The "
                 "number of rows has to come from the columns, as in x.shape[0]."
-            ) from error
+            ).at("model") from error
 
     count = len(next(iter(example.values())))
     singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
@@ -395,7 +395,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
                 raise InputError(
                     f"from_numpyro: the plate {name!r} subsamples: methods take minibatches by "
                     "themselves; leave subsample_size out."
-                )
+                ).at(name)
         elif kind == "deterministic":
             if np.shape(statement["value"]) == of_one_row[name].shape:
                 derived.append(name)
@@ -447,7 +447,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
             raise InputError(
                 f"from_numpyro: {name!r} depends on {' or '.join(map(repr, local))}, which each "
                 "site draws for itself, and on no row: sites share it, so it cannot."
-            )
+            ).at(name)
     shared, of_own = _derived(of, derived, example, points[0], elsewhere if local else None)
     parts = tuple(prior), tuple(likelihood)
     return _Sorted(traced, latents, local, *parts, shared, of_own, points[0])
@@ -507,19 +507,19 @@ def _latent(name: str, statement: Any, other: Any, of_one_row: Any, biject_to: A
             f"from_numpyro: the latent variable {name!r} has shape {shape} with several rows and "
             f"{of_one_row.shape} with one: a value of each row cannot be sampled by the "
             "server. Integrate it out, or give groups by a column with their number as a constant."
-        )
+        ).at(name)
     if statement["fn"].support.is_discrete:
         raise InputError(
             f"from_numpyro: the latent variable {name!r} is discrete: sum it out, as "
             "numpyro.distributions.MixtureSameFamily does."
-        )
+        ).at(name)
     supports = [biject_to(run["fn"].support) for run in (statement, other)]
     at = supports[0].inv(statement["value"])
     if not np.allclose(supports[0](at), supports[1](at), equal_nan=True):
         raise InputError(
             f"from_numpyro: the support of {name!r} depends on other latent variables: write it "
             "as a constant range, and what follows from it as numpyro.deterministic."
-        )
+        ).at(name)
     law, again = (_tail_of(run["fn"]) for run in (statement, other))
     # the same in two runs: it depends on no other latent variable
     if law is not None and again is not None and all(map(np.array_equal, law, again)):
@@ -555,7 +555,7 @@ def _own(name: str, statement: Any, of_one_row: Any, axis: int) -> _Own:
         raise InputError(
             f"from_numpyro: {name!r} has a value of each row in the plate of the site: give this "
             "plate the size 1, or the number of sites."
-        )
+        ).at(name)
     of_site = (*shape[:axis], 1, *shape[axis + 1 :])
     if statement["scale"] is not None:
         raise InputError(f"from_numpyro: the density of {name!r}, a site's own, cannot be scaled.")
@@ -566,12 +566,12 @@ def _own(name: str, statement: Any, of_one_row: Any, axis: int) -> _Own:
             f"from_numpyro: {name!r} is drawn in the plate of the site from {error}: a site "
             "integrates out what is normal, or a function of normal variables (Normal, "
             "MultivariateNormal, LogNormal, TransformedDistribution of a Normal)."
-        ) from error
+        ).at(name) from error
     if value.shape != shape or not np.allclose(value, np.take(value, [0], axis=axis), TOLERANCE):
         raise InputError(
             f"from_numpyro: the law of {name!r} differs over the plate of the site: its mean and "
             "scale have to be the same for all sites; write what differs as a column."
-        )
+        ).at(name)
     return _Own(of_site, axis)
 
 

@@ -18,7 +18,7 @@ from consortia.core import arguments
 from consortia.core.model import Model
 from consortia.core.tails import Tail
 from consortia.data.sites import Sites
-from consortia.errors import InputError, require_extra
+from consortia.errors import InputError, require_extra, wrong
 from consortia.models._factoring import (
     RADIUS,
     TOLERANCE,
@@ -75,7 +75,7 @@ def from_pymc(model: Any, rows: Sites | Mapping[str, Any]) -> Model:
     import pymc
 
     if not isinstance(model, pymc.Model):
-        raise InputError(f"{CALLER}: {model!r} is a {type(model).__name__}: give a pymc.Model.")
+        raise wrong("model", f" of {CALLER} is a {type(model).__name__}: give a pymc.Model.")
     example = example_rows(CALLER, rows)
     graph = _Graph(model, translate, _columns(model, example), tuple(model.free_RVs))
     return _sorted(graph, example)

@@ -14,7 +14,7 @@ from consortia.core.version import __version__
 from consortia.diagnostics.figures.canvas import COLOURS, check_extra, write_png
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
-from consortia.errors import InputError, StoreError, wrong
+from consortia.errors import StoreError, wrong
 from consortia.models.regression.margins import MarginalEffects
 from consortia.report import accuracy, effects, items, methods, network, paper, plots
 from consortia.report.chapters import Chapter, Part
@@ -74,7 +74,7 @@ def write_report(
     """
     target = Path(output)
     if target.suffix not in FORMATS:
-        raise InputError(f"{target}: the name of a report must end in {', '.join(FORMATS)}.")
+        raise wrong("output", f" is {str(target)!r}: a name must end in {', '.join(FORMATS)}.")
     given = [runs] if isinstance(runs, (str, os.PathLike, RunReport)) else list(runs)
     if not given:
         raise wrong("runs", " is empty: give at least one run directory.")
@@ -91,7 +91,7 @@ def write_report(
             content = page(reports).encode()
         replace_file(target, [content])
     except OSError as error:
-        raise StoreError(f"{str(target)!r} cannot be written: {error}.") from error
+        raise StoreError(f"{target} cannot be written: {error}.").at(file=str(target)) from error
     return target
 
 

@@ -28,7 +28,7 @@ from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.stein import Stein
 from consortia.diagnostics.summary import tabulate
 from consortia.diagnostics.verdict import Evidence, Tabled, Verdict, judge, prediction_in
-from consortia.errors import ConsortiaError, InputError, StoreError
+from consortia.errors import ConsortiaError, StoreError, wrong
 from consortia.store.durable import read_regular
 from consortia.store.metadata import Labels, decoded, with_labels
 from consortia.store.runs import REQUEST, open_run
@@ -283,7 +283,7 @@ def report_of(
         InputError: the result holds no draws, or the reference is of another model.
     """
     if "posterior" not in getattr(tree, "children", ()):
-        raise InputError("the result holds no draws: pass the result of consortia.sample.")
+        raise wrong("tree", " holds no draws: pass the result of consortia.sample.")
     for group in DRAWS:
         if group in tree.children:  # read once: every look would read the chunks of a store again
             tree[group].load()

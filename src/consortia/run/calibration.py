@@ -13,7 +13,7 @@ from consortia.core.contract import Method
 from consortia.core.parameters import spaced
 from consortia.data.sites import Sites
 from consortia.diagnostics.ranks import Calibration
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.estimates import flat_names
 from consortia.models.regression.model import Regression
 from consortia.run.sampling import sample
@@ -62,9 +62,9 @@ def sbc(
     arguments.whole("simulations", simulations, 2)
     arguments.whole("draws", draws, 3)
     if rounds < draws:
-        raise InputError(f"sbc: rounds = {rounds} give no {draws} draws: run more rounds.")
+        raise wrong("rounds", f" = {rounds} give sbc no {draws} draws: run more rounds.")
     if "weights" in regression.specification.question.extra:
-        raise InputError("sbc: responses with weights cannot be simulated: leave weights out.")
+        raise wrong("weights", ": sbc cannot simulate responses with weights: leave them out.")
     if regression.specification.imputed:
         raise InputError("sbc: values are imputed: give missing='complete', or one imputation.")
     from arviz_stats.base.array import array_stats

@@ -78,7 +78,7 @@ def check_arguments(
     check_likelihood(model, method)
     if draws is not None:
         if rounds is not None:
-            raise InputError("draws and rounds both say how long the run is: give one of them.")
+            raise wrong("draws", " and rounds both say how long the run is: give one of them.")
         checks.whole("thin", thin, 1)
         rounds = _rounds_for(checks.whole("draws", draws, 1) * thin, model, method, init)
     if rounds is None and isinstance(method, Conversation):
@@ -91,7 +91,7 @@ def check_arguments(
     checks.whole("warmup", warmup, 0)
     checks.whole("seed", seed, 0, 2**63 - 1)
     if rounds + warmup >= 2**31:
-        raise InputError(f"rounds + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
+        raise wrong("rounds", f" + warmup is {rounds + warmup}: the most is {2**31 - 1}.")
     return int(rounds)
 
 
@@ -123,7 +123,7 @@ def check_likelihood(model: Model, method: Method) -> None:
             f"{method.name} takes minibatches of {batch} rows, and the model has a log-likelihood "
             "of each site and none of rows: give batch_size=None, use federated_hmc, or write "
             "integrate=False where levels of sites are integrated out."
-        )
+        ).at("batch_size")
 
 
 def check_process() -> None:
@@ -165,7 +165,7 @@ def check_model(target: Target, shard: PyTree) -> None:
             "the model's functions no longer compute what they did when it was first sampled: a "
             "variable that they use has changed. Make a new consortia.Model of them; a model is "
             "compiled once."
-        )
+        ).at("model")
 
 
 def check_thinning(thin: int, rounds: int, per_iteration: int) -> None:

@@ -255,7 +255,7 @@ class AnswerSource:
                 f"({query.purpose}) of this run: the server has rounded differently, as with "
                 "another version of NumPy or SciPy, or on another processor. Resume where the run "
                 "was begun, or start a new run in another directory."
-            )
+            ).at(file=str(self.answers.path(number)))
         return dict(stored.arrays)
 
     def _count(self, query: Query, answer: Answer) -> None:

@@ -114,7 +114,7 @@ def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run:
         f"no step size within the budget can: of {HALVINGS} steps, each half the one before, a "
         f"pilot of {length} rounds confirms none within {100 * target.sd:g} % in the standard "
         f"deviations ({reason}). Give step_size, or take more rounds or federated_hmc."
-    )
+    ).at("step_size")
 
 
 def level_of(tree: Any, problem: Problem, target: Target) -> Level:

@@ -223,7 +223,7 @@ def _resumption(
         raise StoreError(
             f"{str(writer.path)!r} is a run of several imputations: give the regression's sites, a "
             "tuple."
-        )
+        ).at("sites")
     rule = _rule(before["stop"]) if stop == "same" else check_rule(stop)
     request = Request(**before["request"])
     if checkpoint is not None:
@@ -362,7 +362,7 @@ def _resumed_each(
     together = engines[0]
     request = request_of(path)
     if request is None:
-        raise StoreError(f"{str(path)!r} is a run of one data set: give its sites, not a tuple.")
+        raise StoreError(f"{path} is a run of one data set: give its sites alone.").at("sites")
     if rounds is not None:
         request["rounds"] = rounds
     if stop != "same":
@@ -405,11 +405,11 @@ def _kept(stored: dict[str, Any] | None, given: Any, path: Any) -> AccumulatorSp
         raise InputError(
             f"{str(path)!r} keeps predictions at rows that it does not hold: give "
             "keep=consortia.keep_predictions(rows) with the same rows."
-        )
+        ).at("keep")
     keep = read_spec(given)
     if (None if keep is None else keep.describe()) != stored:
         kind = "all draws" if stored is None else stored["kind"]
-        raise StoreError(f"{str(path)!r} keeps {kind}: leave `keep` out, or give the same.")
+        raise StoreError(f"{path} keeps {kind}: leave `keep` out, or give the same.").at("keep")
     return keep
 
 

@@ -170,10 +170,10 @@ def _drawn(
 def _check(regression: Regression) -> None:
     asked = regression.specification.question
     if not regression.names:
-        raise InputError("plan_size: the formula has no coefficient.")
+        raise InputError("plan_size: the formula has no coefficient.").at("formula")
     if "weights" in asked.extra or asked.parsed.entry is not None:
         raise InputError(
             "plan_size: responses with weights, or with late entry, are not simulated."
-        )
+        ).at("weights")
     if regression.specification.imputed:
         raise InputError("plan_size: values are imputed: give missing='complete'.")

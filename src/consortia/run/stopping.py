@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from consortia.core import arguments
-from consortia.errors import InputError, wrong
+from consortia.errors import wrong
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StopWhen(metaclass=arguments.Hinted):
 
     def __post_init__(self) -> None:
         if self.rhat is None and self.ess is None and self.budget is None:
-            raise InputError("stop_when needs at least one of rhat, ess and budget.")
+            raise wrong("rhat", ", ess and budget: stop_when needs at least one of them.")
         arguments.keep(
             self,
             rhat=arguments.optional_number("rhat", self.rhat, 1.0),

@@ -149,7 +149,7 @@ def simulate(
         raise InputError(
             f"there are {len(sites)} sites for {workers} workers per server: give one site that "
             "all workers share, or as many sites as workers."
-        )
+        ).at("workers")
     latency.check(workers)
     if isinstance(latency, Recorded):
         logs = _logs(latency, servers)
@@ -231,7 +231,7 @@ def _logs(latency: Recorded, servers: int) -> list[list[Any]]:
         if server >= servers:
             raise InputError(
                 f"recorded trace: event {event} names server {server}, but there are {servers}."
-            )
+            ).at("latency")
         logs[server].append((event, *row))
     return logs
 
@@ -250,7 +250,7 @@ def _replay(
             raise InputError(
                 f"recorded trace: event {event} says that worker {worker} of server {server} had "
                 f"version {held}, but the server had done {done} updates: that is in the future."
-            )
+            ).at("latency")
         dropped = staleness > limit
         events.append((worker, task[worker], held, staleness, time, dropped))
         done += not dropped
@@ -259,7 +259,7 @@ def _replay(
         raise InputError(
             f"recorded trace: server {server} has {done} accepted updates, {updates} are needed: "
             "lower rounds or warmup, or raise max_staleness."
-        )
+        ).at("latency")
     return _columns(events), version
 
 
@@ -292,5 +292,6 @@ def _check_shares(trace: Trace, sites: tuple[str, ...], cap: int | None) -> None
     )
     if drops[server, site]:
         text += f"; {drops[server, site]} of its gradients were staler than max_staleness={cap}"
-        raise InputError(f"{text}: raise max_staleness.")
-    raise InputError(f"{text}: run longer, or make the workers' speeds more equal.")
+        raise InputError(f"{text}: raise max_staleness.").at("max_staleness", site=sites[site])
+    text += ": run longer, or make the workers' speeds more equal."
+    raise InputError(text).at(site=sites[site])

@@ -117,6 +117,6 @@ def read(path: Path) -> Checkpoint:
         raise ForeignFormat(
             f"{str(path)!r} was written by {age} version of consortia (checkpoint format "
             f"{error.version}, this one reads {FORMAT.version}): resume the run with that version."
-        ) from None
+        ).at(file=str(path)) from None
     except (ContainerError, OSError) as error:
         raise Damaged(f"{path.name} is damaged") from error

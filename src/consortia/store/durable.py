@@ -122,4 +122,4 @@ def writing(path: Path) -> Iterator[None]:
         raise StoreError(
             f"{str(path)!r} cannot be written: {error.strerror or error}. What was saved is "
             f"intact: make room, then continue with `consortia resume {path}` or consortia.resume."
-        ) from error
+        ).at(file=str(path)) from error

@@ -110,7 +110,7 @@ class RunStore:
                 f"store={str(self.path)!r} {what}: nothing was written. Give another directory, "
                 "open the run with consortia.open_run, or continue it: consortia.resume, or the "
                 "command `consortia resume`."
-            )
+            ).at("store", file=str(self.path))
 
     # --- one writer at a time --------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class RunStore:
             raise StoreError(
                 f"{str(self.path)!r} is being written by another process: wait until it has ended, "
                 "or give another directory."
-            ) from None
+            ).at(file=str(self.path)) from None
         except OSError as error:
             raise StoreError(f"{str(self.path)!r} cannot be written: {error}.") from error
         self._lock = lock
@@ -241,7 +241,7 @@ class RunStore:
                 f"{str(self.path)!r} cannot be continued: {'; '.join(problems)}. Nothing was "
                 "changed. What can still be read opens with consortia.open_run; a new run with "
                 "the same seed in another directory makes the same draws."
-            )
+            ).at(file=str(self.path))
         if usable is None:
             _, self.specification = read_record(self.path)
             return None
@@ -311,7 +311,7 @@ def read_record(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
         raise StoreError(
             f"{str(path)!r} was written in format {version} by {age} version of consortia, this "
             f"version reads {FORMAT_VERSION}: open it with the version that wrote it."
-        )
+        ).at(file=str(path))
     record.pop("specification", None)
     return record, specification
 
@@ -371,7 +371,7 @@ def open_run(path: str | os.PathLike[str]) -> Any:
             raise StoreError(
                 f"{str(path)!r}: the description of its draws is damaged "
                 f"({printable(str(error), most=500)})."
-            ) from error
+            ).at(file=str(path)) from error
     return tree_of(groups, record)
 
 
@@ -399,7 +399,7 @@ def _check_whole(directory: Path, name: str, kept: int | None) -> None:
         raise StoreError(
             f"{str(directory)!r} is not whole: the file {absent.relative_to(directory)} is "
             "missing. Copy the directory of the run again, with all files."
-        )
+        ).at(file=str(absent.relative_to(directory)))
 
 
 def _group(path: Path, name: str, kept: int | None) -> Any:

@@ -379,7 +379,11 @@ class Study(Table):
         except InputError as error:
             if self._path is None:
                 raise
-            raise InputError(f"{self._path}: {error}") from error
+            fault, file = InputError(f"{self._path}: {error}"), error.file
+            if error.site is None:
+                file = file or str(self._path)
+            fault.faults = error.faults
+            raise fault.at(error.argument, site=error.site, file=file, line=error.line) from error
 
     def contribution(self, path: Path, index: int, least: int = 1, cells: int = 1) -> SiteFacts:
         """Return the facts of the site whose file is at ``path``, for other processes.

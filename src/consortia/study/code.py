@@ -114,7 +114,7 @@ def _imports(text: bytes, file: Path, folder: Path) -> set[str]:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
-        raise InputError(f"{file} is not Python: {error}.") from None
+        raise InputError(f"{file} is not Python: {error}.").at(file=str(file)) from None
     package = file.relative_to(folder).with_suffix("").parts[:-1]
     imported: set[str] = set()
     for node in ast.walk(tree):

@@ -96,7 +96,7 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
             raise InputError(
                 f"{path} does not have the same columns as {paths[0]} ({how}): give all sites "
                 "the same."
-            )
+            ).at(file=str(path))
         for name, (shape, _) in site_facts.arrays.items():
             wanted = first.arrays[name][0]
             if shape != wanted:

@@ -142,7 +142,7 @@ def _of_column(
             raise InputError(
                 f"the response {name!r} holds text ({', '.join(levels)}), whose order is "
                 f"unknown: give --levels {name}=LOWEST,...,HIGHEST."
-            )
+            ).at("levels")
         first = next(iter(column.by_site.values()))
         shown = order or (first.order if declared else tuple(counts))
         why = f"{name} is ordered, {' < '.join(shown)}: odds ratios of a higher level."
@@ -196,7 +196,7 @@ def _against_one(
     most = max(sorted(counts), key=counts.__getitem__)
     base = most if reference is None else reference
     if base not in counts:
-        raise InputError(f"reference of {name!r}: {base!r} is {unknown(base, list(counts))}.")
+        raise wrong("reference", f" of {name!r}: {base!r} is {unknown(base, list(counts))}.")
     levels = order or (base, *(level for level in sorted(counts) if level != base))
     what = ", the most frequent" if base == most else ""
     why = (
@@ -240,7 +240,7 @@ def _event_of(
             raise InputError(
                 f"the event {name!r} has the codes {shown}: {ASK} CODE. All others are then "
                 f"censored: {listed}."
-            )
+            ).at("event")
         made = f"I({in_formula(name)} > {codes[0]:g})"
         value = f"{codes[1]:g}"
     left = f"{response.rpartition(',')[0]}, {made})"
@@ -256,7 +256,8 @@ def _compared(column: SiteColumns, value: str) -> str:
     name, by_site, every = column.name, column.levels, sorted(column.counts)
     writings = [level for level in every if _is_one_value(level, value)]
     if not writings:
-        raise InputError(f"--event {value}: {name} has no such value: {unknown(value, every)}.")
+        text = f"--event {value}: {name} has no such value: {unknown(value, every)}."
+        raise InputError(text).at("event")
     having = {level for levels in by_site.values() if {*levels} & {*writings} for level in levels}
     for site, levels in by_site.items():
         other = [text for text in levels if not any(_is_one_value(text, two) for two in having)]

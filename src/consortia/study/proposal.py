@@ -285,9 +285,11 @@ def _check_named(
         levels = list(dict.fromkeys(level for at_site in by_site for level in at_site))
         for level in given:
             if level not in levels:
-                raise InputError(f"--levels {name}: {level!r} is {unknown(level, levels)}.")
+                text = f"--levels {name}: {level!r} is {unknown(level, levels)}."
+                raise InputError(text).at("levels")
         if lacking := [level for level in levels if level not in given]:
-            raise InputError(f"--levels {name}: {', '.join(lacking)} is missing: name all levels.")
+            text = f"--levels {name}: {', '.join(lacking)} is missing: name all levels."
+            raise InputError(text).at("levels")
 
 
 def _counting(
@@ -436,7 +438,7 @@ def _covariates(
         if not reason:
             used.append(name)
         elif name in wanted and name not in drop:
-            raise InputError(f"{name!r} was named, but cannot be used: {reason}.")
+            raise InputError(f"{name!r} was named, but cannot be used: {reason}.").at("columns")
         else:
             left_out.append((printable(name), reason))
     for name in [column for column in used if column not in wanted]:

@@ -107,16 +107,16 @@ def read_gaussians(values: Any) -> tuple[Gaussian, ...]:
                 raise InputError(
                     f"{where} is {value!r}: give a consortia.surrogates.Gaussian or a pair "
                     "(mean, covariance)."
-                )
+                ).at(where)
             try:
                 value = Gaussian(*value)
             except InputError as error:
-                raise InputError(f"{where}: {error}") from None
+                raise InputError(f"{where}: {error}").at(where) from None
         if result and value.dimension != result[0].dimension:
             raise InputError(
                 f"{where} is for {value.dimension} parameters, surrogate[0] for "
                 f"{result[0].dimension}: all must have the model's number of parameters."
-            )
+            ).at(where)
         result.append(value)
     if not result:
         raise wrong("surrogate", " is an empty list: give one Gaussian a site.")

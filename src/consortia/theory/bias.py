@@ -483,7 +483,7 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
     at_server = _noise_at_server(method, problem)
     if isinstance(method, StaleSGLD) and method.adaptation is not None:
         if method.adaptation < 1:
-            raise InputError("the preconditioner follows the chain: with adaptation=1 it has a law")
+            raise wrong("adaptation", " must be 1: else the preconditioner follows the chain")
         curvature, floor = problem.near.precision, method.floor
         return psgld_law(step, curvature, floor=floor, staleness=late, gradient_noise=at_server)
     values, axes = np.linalg.eigh(problem.near.precision)

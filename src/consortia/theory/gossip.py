@@ -324,7 +324,7 @@ def agent_law(
             raise InputError(
                 f"{agents.count} agents with {agents.dimension} parameters each are too many for "
                 "the matrix of an iteration, which minibatches and common noise need"
-            )
+            ).at("mixing")
         modes = _by_modes(agents, matrix, iteration, noise, averaged=averaged)
         return Law(modes, target, remedy=remedy, basis=BY_MODES)
     whole, size = np.concatenate(iteration(agents, Network.of(matrix))), agents.pulls.size
@@ -361,7 +361,7 @@ def _by_modes(
     """
     values, vectors = np.linalg.eigh(np.asarray(matrix))
     if not matrix.symmetric or matrix.components > 1:
-        raise InputError("so many agents have a law where W is symmetric and the network connected")
+        raise wrong("mixing", ": so many agents have a law where W is symmetric and connected")
     values, vectors = values[::-1].copy(), vectors[:, ::-1]
     values[np.abs(values) < LEAST_MODE] = LEAST_MODE
     values[0], count = 1.0, agents.count

@@ -226,7 +226,7 @@ class Law:
         if not self.stable:
             raise InputError(
                 f"the chain diverges and has no stationary law: {self.instability}. {self.remedy}"
-            )
+            ).at("step_size")
         return self.moments(self.recursion.stationary())
 
     def after(self, iterations: int, start: ArrayLike, covariance: ArrayLike = 0.0) -> Moments:

@@ -242,7 +242,7 @@ def mode_by(function: Pieces, start: Flat) -> Flat:
         raise InputError(
             "the search for the posterior's mode did not end: it has none near the start, or is "
             "not log-concave there"
-        )
+        ).at("start")
     return minimum.position
 
 

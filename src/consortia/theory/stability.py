@@ -252,7 +252,7 @@ def _of_stale_gradients(
         "step_size, take fewer workers, or start where the posterior is less curved."
     )
     if step >= REFUSED_BEYOND * limit:
-        raise InputError(text)
+        raise InputError(text).at("step_size")
     return text
 
 
@@ -365,7 +365,7 @@ def largest_stable_step(
     else:
         mean = (1.0 - accuracy / 2) * limit
         if law(mean).spectral_radius >= 1.0:
-            raise InputError(NEVER)
+            raise InputError(NEVER).at("step_size")
     if options.get("batch_size") is None:
         return mean
     return _largest(lambda step: law(step).stable, mean, accuracy, most=mean)
@@ -395,7 +395,7 @@ def mean_limit(
     offset, slope = _room(correction, momentum)
     room = offset * np.eye(agents.count) + slope * np.asarray(matrix)
     if np.linalg.eigvalsh(room)[0] < _NO_ROOM:
-        raise InputError(NEVER)
+        raise InputError(NEVER).at("step_size")
     whole = np.kron(room, np.eye(agents.dimension))
     from scipy.linalg import eigh
 
@@ -431,7 +431,7 @@ def _largest(
             break
         low, high = low / 2, low
     else:
-        raise InputError(NEVER)
+        raise InputError(NEVER).at("step_size")
     if low == high < most:
         while stable(high := 1.5 * low):
             low = high

@@ -205,7 +205,7 @@ def choose_step(
             if open_settings(method)
             else f"step_size is None, but none can be chosen: {text}. Give it, or take "
             "federated_hmc, which is exact."
-        ) from error
+        ).at("step_size") from error
     if choice is None:
         raise InputError(
             f"no step size of {method.name} meets {within if margin else f'the target, {kept}'}. "
@@ -219,7 +219,7 @@ def choose_step(
             f"{method.name} within {within}, {rounds:,} rounds of {chains} chains are worth "
             f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
             f"{LEAST_DRAWS:.0f}. {_advice(problem, method, kept, rounds, chains)}"
-        )
+        ).at("step_size")
     return replace(choice, margin=margin)
 
 

@@ -18,7 +18,8 @@ from consortia.engines.messages.fixed_point import MOST_SITES, encoded, largest,
 from consortia.engines.messages.masked import MASKED, PACKED, Layout
 from consortia.engines.messages.narrow import Ring, ring_of
 from consortia.engines.messages.secure_sums import Key, SumMember
-from consortia.errors import InputError, PolicyError
+from consortia.errors import PolicyError
+from tests.refusals import refused
 
 
 class Circle:
@@ -117,7 +118,7 @@ def test_a_masked_vector_depends_on_session_place_and_question_and_is_the_same_a
     assert again.key == own.key
     again.agree(circle.keys, circle.identities, b"run 2")
     assert not (masked(again, values, "query 0", "q") == first).any()
-    with pytest.raises(PolicyError, match="or another beginning"):
+    with refused(PolicyError, rules=("secure_sums",), match="another beginning"):
         own.agree(circle.keys, circle.identities, b"run 2")
     # Masks are many bits wide whatever is masked.
     assert (first[:, 1] - encoded(values, 3)[:, 1] > 2**40).all()
@@ -127,14 +128,14 @@ def test_a_key_of_two_sites_and_one_of_low_order_are_refused_by_name() -> None:
     circle = Circle()
     member = circle.members["site0"]
     for public, words in (
-        (circle.keys["site1"].public, "'site1' and 'site2' have the same key"),
-        (bytes(32), "the key of 'site2' is a point of low order"),
+        (circle.keys["site1"].public, "'site1' and 'site2'"),
+        (bytes(32), "'site2' .* low order"),
     ):
         signer = Ed25519PrivateKey.generate()
         signature = signer.sign(secure_sums._signed(member._study, "site2", public))
         keys = {**circle.keys, "site2": Key(public, signature)}
         identities = {**circle.identities, "site2": signer.public_key().public_bytes_raw()}
-        with pytest.raises(PolicyError, match=words):
+        with refused(PolicyError, rules=("secure_sums",), match=words):
             member.agree(keys, identities, b"run 1")
 
 
@@ -156,7 +157,7 @@ def test_a_server_that_tells_a_site_another_beginning_has_noise() -> None:
 def test_a_second_vector_for_one_question_is_refused() -> None:
     own = Circle().agreed().members["site0"]
     masked(own, np.ones(4), "query 0", "q")
-    with pytest.raises(PolicyError, match="query 0 was answered before with other numbers"):
+    with refused(PolicyError, rules=("secure_sums",), match="query 0"):
         masked(own, np.ones(4) + 1e-6, "query 0", "q")
 
 
@@ -172,7 +173,7 @@ def test_what_is_not_finite_or_too_large_travels_as_that_and_no_sum_wraps() -> N
     np.testing.assert_allclose(found[6:], [3 * most * 0.999, -3.0], rtol=1e-15, atol=2.0**-36)
     circle = Circle().agreed()
     np.testing.assert_array_equal(circle.sums(values, "query 0"), found)
-    with pytest.raises(InputError, match="more than 255"):
+    with refused(argument="sites", match="255"):
         encoded(np.zeros(1), MOST_SITES + 1)
 
 
@@ -199,7 +200,7 @@ def test_a_bounded_number_has_the_bits_that_a_sum_needs_and_wraps_at_no_end() ->
 def test_a_number_below_its_bound_is_refused_by_name() -> None:
     own = Circle().agreed().members["site0"]
     for low in (-1.01 * BOUNDS["sum"], -np.inf):
-        with pytest.raises(PolicyError, match="secure sums: overflow: a number of this site is"):
+        with refused(PolicyError, rules=("secure_sums",), match="overflow"):
             own.masked({"sum": np.array([1.0, low])}, "query 0", "q", BOUNDS)
 
 
@@ -237,7 +238,7 @@ def of_another_site(circle: Circle) -> Any:
 @pytest.mark.parametrize("keys", [swapped, of_another_study, of_another_site])
 def test_a_key_that_its_site_has_not_signed_is_refused(keys: Any) -> None:
     circle = Circle()
-    with pytest.raises(PolicyError, match="'site1' is not signed by the identity"):
+    with refused(PolicyError, rules=("secure_sums",), match="'site1'"):
         circle.agree("site0", keys(circle))
 
 
@@ -245,11 +246,11 @@ def test_a_roster_that_the_policy_does_not_name_or_that_is_small_is_refused() ->
     circle = Circle()
     own, two = circle.members["site0"], ("site0", "site1")
     few = {name: circle.keys[name] for name in two}
-    with pytest.raises(PolicyError, match="not those that the policy names"):
+    with refused(PolicyError, rules=("secure_sums",), match="'site0', 'site1'"):
         circle.agree("site0", few)
-    with pytest.raises(PolicyError, match="there are 2 sites, fewer than 3"):
+    with refused(PolicyError, rules=("secure_sums",), match="are 2.*than 3"):
         own.agree(few, {name: circle.identities[name] for name in two}, circle.session)
-    with pytest.raises(PolicyError, match="no keys were agreed on"):
+    with refused(PolicyError, rules=("secure_sums",), match="no keys"):
         masked(own, np.ones(2), "query 0", "q")
 
 
@@ -260,9 +261,9 @@ def test_a_restarted_process_answers_with_the_same_bits_and_other_rows_have_anot
     again.agree(circle.keys, circle.identities, circle.session)
     np.testing.assert_array_equal(masked(again, values, "query 0", "q"), first)
     changed = circle.begun("site0", rows=b"rows 2")
-    with pytest.raises(PolicyError, match="the key of 'site0' is not its own: its rows have"):
+    with refused(PolicyError, rules=("secure_sums",), match="'site0'"):
         changed.agree(circle.keys, circle.identities, circle.session)
-    with pytest.raises(PolicyError, match="other keys were agreed on before"):
+    with refused(PolicyError, rules=("secure_sums",), match="other keys"):
         circle.agree("site1", circle.keys | {"site0": changed.key})
     # Whoever agreed on its new key has other masks with it.
     circle.members["site0"] = changed

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from cli.irises import invoke
 
-from consortia.errors import InputError
 from consortia.federation.governance import terms_of
 from consortia.federation.governance.approved import answered_before, differences, keep_study
 from consortia.federation.governance.ledger import Ledger
 from consortia.study.build import Study, load_study, study_of
 from tests.federation.correspondence import Correspondence
 from tests.federation.same_rows import Hospitals
+from tests.refusals import refused
 
 STUDY = """[data]
 files = ["north.csv", "south.csv", "west.csv"]
@@ -88,7 +88,7 @@ def test_only_studies_of_which_an_answer_has_left_count(tmp_path: Path) -> None:
     assert kept.model.formula == "ill ~ age"
     assert answered_before(tmp_path, prints["a"]) == []
     (tmp_path / "letters" / "c" / "study.toml").write_text("[data")
-    with pytest.raises(InputError, match=r"c/study.toml, a study that was answered before"):
+    with refused(file=str(tmp_path / "letters" / "c" / "study.toml"), match="before"):
         answered_before(tmp_path, "")
 
 

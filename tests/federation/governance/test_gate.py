@@ -25,6 +25,7 @@ from consortia.errors import (
 )
 from consortia.federation.governance import Gate, StudyTerms, open_gate, refusal, verify
 from consortia.federation.governance.gate import ERRORS, LEDGER, MOST_STRANGERS, PHRASES
+from tests.refusals import refused
 
 TERMS = StudyTerms(
     run="41",
@@ -88,7 +89,7 @@ def test_a_forbidden_study_stops_before_anything_else_and_leaves_no_line(tmp_pat
 def test_a_site_with_too_few_rows_is_stopped(tmp_path: Path) -> None:
     gate = gate_of(tmp_path)
     gate.rows(5)
-    with pytest.raises(PolicyError, match="minimum_rows"):
+    with refused(PolicyError, rules=("minimum_rows",), match="minimum_rows"):
         gate.rows(4)
 
 
@@ -152,7 +153,7 @@ def test_messages_are_counted_over_all_processes_and_by_run(tmp_path: Path) -> N
     other = gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_messages=2)
     first.release(Leaving("round", asked("round", 0), b"1", {}))
     second.release(Leaving("round", asked("round", 1), b"1", {}))
-    with pytest.raises(PolicyError, match="maximum_messages"):
+    with refused(PolicyError, rules=("maximum_messages",), match="maximum_messages"):
         first.release(Leaving("round", asked("round", 2), b"1", {}))
     other.release(Leaving("round", asked("round", 0), b"1", {}))
 
@@ -160,7 +161,7 @@ def test_messages_are_counted_over_all_processes_and_by_run(tmp_path: Path) -> N
 def test_runs_are_counted(tmp_path: Path) -> None:
     gate_of(tmp_path, maximum_runs=1)
     gate_of(tmp_path, maximum_runs=1)
-    with pytest.raises(PolicyError, match="maximum_runs"):
+    with refused(PolicyError, rules=("maximum_runs",), match="maximum_runs"):
         gate_of(tmp_path, dataclasses.replace(TERMS, run="42"), maximum_runs=1)
 
 
@@ -174,9 +175,9 @@ def test_nothing_leaves_while_the_ledger_is_broken(tmp_path: Path) -> None:
     gate = gate_of(tmp_path)
     path = tmp_path / "site" / LEDGER
     path.write_bytes(path.read_bytes().replace(b"north", b"south"))
-    with pytest.raises(LedgerError, match="line 1"):
+    with refused(LedgerError, line=1):
         gate_of(tmp_path)
-    with pytest.raises(LedgerError, match="line 1"):
+    with refused(LedgerError, line=1):
         gate.refusal(ValueError("x"))
 
 
@@ -246,8 +247,9 @@ CALLS_OF_ROWS: dict[str, Callable[[Gate], Any]] = {
 @pytest.mark.parametrize("rule", CALLS_OF_ROWS)
 def test_a_rule_that_depends_on_rows_is_never_named(tmp_path: Path, rule: str) -> None:
     gate = gate_of(tmp_path, minimum_rows=50, maximum_parameters_per_row=0.2, maximum_norm=1.0)
-    with pytest.raises(PolicyError, match=rule) as caught:
+    with pytest.raises(PolicyError) as caught:
         CALLS_OF_ROWS[rule](gate)
+    assert {*caught.value.rules} == {rule}
     text = gate.refusal(caught.value).decode()
     assert text.startswith("the site's policy does not permit this; the site has the details")
     assert rule in (tmp_path / "site" / ERRORS).read_text()
@@ -348,7 +350,7 @@ def test_a_refusal_needs_no_gate_and_is_in_the_ledger(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LedgerError, match="cannot be made"):
+    with refused(LedgerError, file=str(tmp_path / "file" / "site"), match="cannot be made"):
         refusal(OSError(), folder=tmp_path / "file" / "site", site="north", run="9")
 
 
@@ -358,7 +360,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_an_answer_with_which_too_many_rows_would_be_settled_does_not_leave(tmp_path: Path) -> None:
     gate = gate_of(tmp_path, dataclasses.replace(TERMS, measured=True), maximum_settled_rows=2)
     gate.settled(Statement(2, 50, 50))
-    with pytest.raises(PolicyError, match="would settle 3 of 50 rows") as caught:
+    with refused(PolicyError, rules=("maximum_settled_rows",), match="settle 3.*of 50") as caught:
         gate.settled(Statement(3, 50, 50))
     assert caught.value.rules == ("maximum_settled_rows",)
     assert caught.value.of_rows  # not even its name leaves
@@ -373,7 +375,7 @@ def test_without_the_key_and_for_named_algorithms_nothing_need_be_known(tmp_path
     gate_of(tmp_path / "none").settled(None)
     limits = {"maximum_settled_rows": 0, "unmeasured": ["fa_hmc"]}
     gate_of(tmp_path / "named", **limits).settled(None)
-    with pytest.raises(PolicyError, match="unmeasured"):
+    with refused(PolicyError, rules=("unmeasured",)):
         gate_of(tmp_path / "other", maximum_settled_rows=0)
 
 
@@ -381,5 +383,5 @@ def test_a_run_of_one_study_is_not_that_of_another(tmp_path: Path) -> None:
     studies = {"studies": ["a" * 64, "c" * 64]}
     gate_of(tmp_path, **studies)
     gate_of(tmp_path, dataclasses.replace(TERMS, run="42", study="c" * 64), **studies)
-    with pytest.raises(PolicyError, match="its run is that of another study"):
+    with refused(PolicyError, rules=("studies",), match="its run is"):
         gate_of(tmp_path, dataclasses.replace(TERMS, study="c" * 64), **studies)

@@ -170,10 +170,10 @@ def test_an_app_is_permitted_by_its_hash() -> None:
 
 def test_two_sites_need_a_word() -> None:
     two = dataclasses.replace(TERMS, sites=2)
-    with pytest.raises(PolicyError, match="each can compute the other's message from its own"):
+    with refused(PolicyError, rules=("two_sites",)):
         policy_of().permits(two)
     assert rules_of(policy_of(two_sites=True), two) == ()
-    with pytest.raises(InputError, match="--two-sites"):
+    with refused(argument="two_sites", match="--two-sites"):
         proposed(two)
     assert "two_sites = true" in proposed(two, two_sites=True)
     assert "two_sites" not in proposed(TERMS)
@@ -181,7 +181,7 @@ def test_two_sites_need_a_word() -> None:
 
 def test_too_few_rows_are_refused() -> None:
     policy_of().permits_rows(50)
-    with pytest.raises(PolicyError, match="minimum_rows") as caught:
+    with refused(PolicyError, rules=("minimum_rows",), match="minimum_rows") as caught:
         policy_of().permits_rows(49)
     assert caught.value.rules == ("minimum_rows",)
 
@@ -199,33 +199,34 @@ NEEDED = f'studies = ["{"a" * 64}"]\nmaximum_rounds = 5\nminimum_rows = 5\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "argument", "match"),
     [
-        ("", "maximum_rounds is missing"),
-        ("maximum_rounds = 5\nminimum_rows = 5", "give studies or models"),
+        ("", "maximum_rounds", "is missing"),
+        ("maximum_rounds = 5\nminimum_rows = 5", None, "give studies or models"),
         (
             NEEDED + "maximum_round = 5",
-            r"maximum_round = 5: unknown; did you mean 'maximum_rounds'",
+            "maximum_round",
+            "= 5: .*'maximum_rounds'",
         ),
-        (NEEDED + "[noise]\ntemprature = 1.0", "noise.temprature = 1.0: unknown; did you mean 'te"),
-        (NEEDED + "[limits]\nrows = 1", r"the table \[limits\]: unknown"),
-        (NEEDED + 'models = ["abc"]', "models: 'abc' is not a hash"),
-        (NEEDED + 'messages = ["rounds"]', "'rounds': unknown; did you mean 'round'"),
-        (NEEDED.replace("= 5", '= "5"', 1), "maximum_rounds = '5': it should be a valid integer"),
-        (NEEDED.replace("= 5", "= 0", 1), "should be greater than or equal to 1"),
-        (NEEDED + "maximum_norm = nan", "maximum_norm = nan"),
-        (NEEDED + "x = [", "is not TOML"),
+        (NEEDED + "[noise]\ntemprature = 1.0", "noise.temprature", "= 1.0: .*'te"),
+        (NEEDED + "[limits]\nrows = 1", "limits", "unknown"),
+        (NEEDED + 'models = ["abc"]', "models", "'abc'"),
+        (NEEDED + 'messages = ["rounds"]', None, "'rounds': .*'round'"),
+        (NEEDED.replace("= 5", '= "5"', 1), "maximum_rounds", "= '5'"),
+        (NEEDED.replace("= 5", "= 0", 1), "maximum_rounds", "equal to 1"),
+        (NEEDED + "maximum_norm = nan", "maximum_norm", "= nan"),
+        (NEEDED + "x = [", None, "is not TOML"),
     ],
 )
 def test_a_policy_with_a_mistake_is_refused_with_what_to_do(
-    tmp_path: Path, text: str, message: str
+    tmp_path: Path, text: str, argument: str | None, match: str
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refused(argument=argument, file=str(tmp_path / "site-policy.toml"), match=match):
         loaded(tmp_path, text)
 
 
 def test_an_absent_policy_permits_nothing(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file"):
+    with refused(file=str(tmp_path / "site-policy.toml"), match="no such file"):
         load_policy(tmp_path / "site-policy.toml")
 
 
@@ -335,7 +336,7 @@ def test_the_model_s_hash_follows_the_code_of_its_factory(tmp_path: Path) -> Non
         file.write_text(before)
     assert terms() == first
     mine.write_text("def model(:")
-    with pytest.raises(InputError, match=r"mine\.py is not Python"):
+    with refused(file=str(mine), match="not Python"):
         terms()
     mine.unlink()
     with refused(argument="model.factory"):

@@ -23,6 +23,7 @@ from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal.stage import Stage
 from consortia.study.build import load_study
+from tests.refusals import refused
 
 TERMS = StudyTerms(
     run="",
@@ -101,27 +102,27 @@ def test_every_answer_has_its_line_and_its_numbers_are_counted(tmp_path):
 
 def test_a_run_that_asks_for_more_numbers_than_permitted_is_refused(tmp_path):
     network = governed(tmp_path, maximum_numbers=TOLD + 3 + 4 * 13 + 3 * 64 - 1)
-    with pytest.raises(SiteRefusedError, match="maximum_numbers") as caught:
+    with refused(SiteRefusedError, sites=("site 0",), match="maximum_numbers") as caught:
         network.sampled(rounds=3)
     assert caught.value.round == 7
     assert len([one for one in ledger_of(tmp_path) if one.kind == "query"]) == 7
 
 
 def test_a_query_that_evaluates_too_far_out_is_refused(tmp_path):
-    with pytest.raises(SiteRefusedError, match="maximum_position") as caught:
+    with refused(SiteRefusedError, sites=("site 0",), match="maximum_position") as caught:
         governed(tmp_path, toy.Toy(far=200.0)).sampled(rounds=3)
     assert caught.value.round == 5  # after the sizes and four steps of the search
 
 
 def test_a_query_with_too_many_points_is_refused(tmp_path):
-    with pytest.raises(SiteRefusedError, match="maximum_points"):
+    with refused(SiteRefusedError, sites=("site 0",), match="maximum_points"):
         governed(tmp_path, maximum_points=63).sampled(rounds=3)
 
 
 def test_a_policy_without_the_kind_answers_no_query(tmp_path):
     gate = gate_of(tmp_path, messages=["description", "query"])
     gate.admit("query", query_at(0))
-    with pytest.raises(PolicyError, match="messages of the kind query"):
+    with refused(PolicyError, rules=("messages",), match="query"):
         gate_of(tmp_path, messages=["description", "round"])
 
 
@@ -208,7 +209,7 @@ def test_the_proposed_policy_permits_the_study_and_its_queries(study, tmp_path):
 
 def test_a_function_answers_as_often_as_the_policy_permits(tmp_path):
     network = governed(tmp_path, functions={"differences": 2, "rows": 1, "slopes": 40})
-    with pytest.raises(SiteRefusedError, match="functions") as caught:
+    with refused(SiteRefusedError, sites=("site 0",), match=r"\(functions\)") as caught:
         network.sampled(rounds=3)
     assert caught.value.round == 7
     answered = [one.details["place"] for one in ledger_of(tmp_path) if one.kind == "query"]
@@ -220,7 +221,7 @@ def test_a_function_that_the_study_does_not_query_is_not_answered(tmp_path, monk
     queried = {name: None for name in toy.Toy.functions if name != "slopes"}
     monkeypatch.setattr(toy.Toy, "queried", lambda self, robust: queried)
     monkeypatch.setitem(globals(), "TERMS", dataclasses.replace(TERMS, queried=queried))
-    with pytest.raises(SiteRefusedError, match="functions"):
+    with refused(SiteRefusedError, sites=("site 0",), match=r"\(functions\)"):
         governed(tmp_path).sampled(rounds=3)
     assert len(ledger_of(tmp_path)) > 2
 

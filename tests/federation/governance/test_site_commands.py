@@ -71,6 +71,20 @@ def test_check_says_in_sentences_what_a_data_manager_wants_to_know() -> None:
     assert "None" not in text[:hashes]
 
 
+def test_a_study_is_named_in_one_way_by_check_and_rehearse(policy: Path, tmp_path: Path) -> None:
+    assert command("check", EXAMPLE).stdout == policy.read_text()
+    assert "is a policy" in command("check", policy).output
+    oslo = tmp_path / "oslo.csv"
+    oslo.write_bytes((FILES.parent / "north.csv").read_bytes())
+    by_place = command("rehearse", FILES, "--data", oslo)
+    by_name = command("rehearse", "--study", FILES, "--data", oslo)
+    assert "not 'oslo': give --site" in " ".join(by_name.output.split())
+    assert (by_name.exit_code, by_name.output) == (by_place.exit_code, by_place.output)
+    for words in (["--data", oslo], [FILES, "--study", FILES, "--data", oslo]):
+        refused = command("rehearse", *words)
+        assert (refused.exit_code, "--study STUDY.toml" in refused.output) == (2, True)
+
+
 def test_a_rehearsal_needs_a_file_of_the_study_s_sites(tmp_path: Path) -> None:
     north = FILES.parent / "north.csv"
     (tmp_path / "oslo.csv").write_bytes(north.read_bytes())

@@ -11,7 +11,6 @@ from scipy.stats import norm
 
 import consortia
 from consortia.core.parameters import spaced
-from consortia.errors import InputError
 from consortia.models.regression.baseline import SiteRows, _drawn, site_baseline
 from consortia.models.regression.risk import incidences, restricted_mean
 from tests.models.regression.modes import mode_and_covariance
@@ -297,14 +296,14 @@ def test_what_is_not_known_is_refused(lung: tuple[Any, Any]) -> None:
     made, tree = lung
     with refused(argument="at", match=r"site 's0': follow-up ends at 3\d, and nothing is known"):
         made.predict(tree, FIRST, site="s0", at=[50])
-    with pytest.raises(InputError, match="no mean of a time"):
+    with refused(argument="at"):
         made.predict(tree, FIRST, site="s0")
     single = consortia.regression(LUNG, {"a": sites_of("lung", 1)["s0"]}, family="cox", prior=WIDE)
     with refused(argument="site"):
         single.predict(tree_of(single, np.zeros((30, 3))), FIRST, at=[6])
     by_enum = made_of("bladder")
     at = tree_of(by_enum, np.zeros((30, 3)))
-    with pytest.raises(InputError, match="no row is in the stratum '9'"):
+    with refused(argument="stratum", match="'9'"):
         by_enum.predict(at, {**BLADDER, "enum": [9.0]}, site="s1", at=[6])
     with refused(argument="at", match="of the stratum '2': follow-up ends at"):
         by_enum.predict(at, BLADDER, site="s1", at=[600])

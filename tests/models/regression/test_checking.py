@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.errors import InputError
+from tests.refusals import refused
 
 RNG = np.random.default_rng(2)
 CUTS = (40, 119)
@@ -235,5 +235,5 @@ def test_events_and_follow_up_are_those_of_times_that_the_model_makes() -> None:
 def test_what_has_no_times_to_simulate_is_refused() -> None:
     rows = {"x": X, "t": np.exp(X), "d": np.ones(N)}
     made = consortia.regression("Surv(t, d) ~ x", {"a": rows, "b": rows}, family="cox")
-    with pytest.raises(InputError, match="see proportional_hazards"):
+    with refused(argument="family", match="proportional_hazards"):
         made.predictive_check(at(made))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats as st
 
-from consortia.errors import InputError
 from consortia.models.regression.correlations import LKJ, cholesky, read_lkj
+from tests.refusals import refused
 
 
 @pytest.mark.parametrize(("size", "shape"), [(2, 1.0), (3, 2.5), (4, 0.7)])
@@ -73,5 +73,5 @@ def test_draws_have_the_beta_law_of_each_correlation() -> None:
 def test_words_that_are_none_are_refused() -> None:
     assert str(read_lkj("correlation", "lkj(2)")) == "lkj(2)"
     for words in ("lkj(0)", "normal(0, 1)", "lkj(two)", "lkj(-1)", "lkj(1e)"):
-        with pytest.raises(InputError, match=r"correlations take 'lkj\(SHAPE\)'"):
+        with refused(argument="correlation", match=r"'lkj\(SHAPE\)'"):
             read_lkj("correlation", words)

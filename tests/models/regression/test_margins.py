@@ -240,7 +240,7 @@ def test_probabilities_of_levels_change_by_nothing_together(family: str, x64: No
 def test_a_time_has_an_effect_on_the_probability_of_no_event(family: str, x64: None) -> None:
     one = made("age + arm", "Surv(time, died)", family)
     raw = draws_of(one)
-    with pytest.raises(InputError, match=rf"family '{family}' has no mean to change; give at="):
+    with refused(argument="at", match=f"'{family}'"):
         one.marginal_effects(raw)
     found = one.marginal_effects(raw, at=[1.0, 4.0])
     rows = {"age": column("age"), "arm": column("arm")}
@@ -296,7 +296,7 @@ def test_each_imputation_s_draws_are_averaged_over_its_rows(x64: None) -> None:
     assert np.ptp(parts, axis=0).max() > 1e-4  # the completed rows differ
     wanted = np.choose(np.tile(numbers, 2), parts)
     np.testing.assert_allclose(effect(found, "age, per unit"), wanted, rtol=1e-9)
-    with pytest.raises(InputError, match="do not say from which imputation"):
+    with refused(argument="draws", match="imputation"):
         one.marginal_effects(raw)
 
 
@@ -314,21 +314,21 @@ def test_other_rows_and_fewer_draws(x64: None) -> None:
 def test_what_has_no_marginal_effect_is_refused() -> None:
     one = made("age + arm + offset(log(beds))")
     raw = draws_of(one)
-    with pytest.raises(InputError, match="'agee' is not a column of a term of the form.*: .*'age'"):
+    with refused(argument="agee", match="'age'"):
         one.marginal_effects(raw, columns=["agee"])
-    with pytest.raises(InputError, match="'beds' is not a column of a term"):
+    with refused(argument="beds", match="not a column"):
         one.marginal_effects(raw, columns=["beds"])
     with refused(argument="data"):
         one.marginal_effects(raw, {"limma": SITES["lima"]})
-    with pytest.raises(InputError, match="site 'lima': 'arm' is not a column"):
+    with refused(argument="arm", match="'lima': 'arm' is not"):
         one.marginal_effects(raw, {"lima": {"age": [1.0], "beds": [1.0]}})
     with refused(argument="at"):
         one.marginal_effects(raw, at=[1.0])
     cox = made("age", "Surv(time, died)", "cox")
-    with pytest.raises(InputError, match=r"family 'cox' has no mean to change; give at=\[...\]"):
+    with refused(argument="at", match="'cox'"):
         cox.marginal_effects(draws_of(cox))
     empty = made("1")
-    with pytest.raises(InputError, match="the formula has no column in a term"):
+    with refused(argument="formula"):
         empty.marginal_effects(draws_of(empty))
 
 

@@ -7,7 +7,6 @@ import pytest
 import xarray
 
 import consortia
-from consortia.errors import InputError
 from consortia.store.results import plain_attributes
 from tests.refusals import refused
 
@@ -51,7 +50,7 @@ def test_draws_of_another_regression_are_refused(other, what, study):
     assert made.estimates(tree).names == ("age",)
     assert np.shape(made.predict(tree, TABLE)) == (2, 30, 40)
     for ask in (other.estimates, other.natural, other.marginal_effects):
-        with pytest.raises(InputError, match=f"regression with the {what} .*that was sampled"):
+        with refused(argument="tree", match=f"the {what} .*that was sampled"):
             ask(tree)
 
 

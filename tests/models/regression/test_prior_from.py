@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import consortia
-from consortia.errors import InputError
 from consortia.models.regression.construction import _read_sites, assembled, question_of
 from consortia.models.regression.earlier import Earlier, _fitted
 from consortia.models.regression.registration import Registration
+from tests.refusals import refused
 
 DRAWS = 20_000
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
@@ -163,18 +163,18 @@ def test_a_weight_counts_rows_by_parts_and_a_robust_prior_gives_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("formula", "given", "message"),
+    ("formula", "given", "argument", "match"),
     [
-        ("died ~ x", {}, "the run is of 'died ~ x . z'"),
-        ("died ~ x + z", {"weight": 0.5, "robust": 0.1}, "not both"),
-        ("died ~ x + z", {"wait": 0.5}, "not .'wait'"),
+        ("died ~ x", {}, "prior_from", "'died ~ x . z'"),
+        ("died ~ x + z", {"weight": 0.5, "robust": 0.1}, "prior_from", "not both"),
+        ("died ~ x + z", {"wait": 0.5}, "prior_from", "'wait'"),
     ],
 )
 def test_what_cannot_be_a_prior_is_refused(
-    formula: str, given: dict[str, float], message: str
+    formula: str, given: dict[str, float], argument: str, match: str
 ) -> None:
     tree = sampled(small(), 200, 1)
-    with pytest.raises(InputError, match=message):
+    with refused(argument=argument, match=match):
         consortia.regression(
             formula, tables(5, 3, 80), family="bernoulli", prior_from={"run": tree, **given}
         )

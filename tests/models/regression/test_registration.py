@@ -14,6 +14,7 @@ from consortia.models.regression.construction import place_of, question_of
 from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
 from consortia.study.registered import Registered
+from tests.refusals import refused
 
 ROWS = 40
 
@@ -94,18 +95,18 @@ def test_what_is_missing_or_not_in_the_formula_is_named_with_the_line_to_write()
 
 
 @pytest.mark.parametrize(
-    ("formula", "options", "reason"),
+    ("formula", "options", "argument", "match"),
     [
-        ("died ~ crp", {"missing": "impute"}, "which values are missing"),
-        ("died ~ age", {"describe": {"cells": 5}}, "no such message"),
-        ("died ~ age + (1 | surgeon)", {}, r"shared\(surgeon\)"),
+        ("died ~ crp", {"missing": "impute"}, "registered", "which values are missing"),
+        ("died ~ age", {"describe": {"cells": 5}}, "registered", "no such message"),
+        ("died ~ age + (1 | surgeon)", {}, "registered", r"\(surgeon\)"),
     ],
 )
 def test_what_only_sites_can_say_is_not_registered(
-    formula: str, options: dict[str, Any], reason: str
+    formula: str, options: dict[str, Any], argument: str, match: str
 ) -> None:
     question = question_of(formula, "bernoulli", **options)
-    with pytest.raises(InputError, match=reason):
+    with refused(argument=argument, match=match):
         Registration({}, {}, {}).specification(question, ("oslo", "lima"))
 
 

@@ -176,7 +176,7 @@ def with_gaps() -> dict[str, pd.DataFrame]:
 
 
 def test_missing_values_are_refused_by_default() -> None:
-    with refused(site="oslo", match=r"site 'oslo': values are missing in 'age' 5, 'arm' 1 of"):
+    with refused(argument="age", site="oslo", match="'age' 5, 'arm' 1 of"):
         regression("died ~ age + arm", with_gaps(), family="bernoulli")
 
 
@@ -184,7 +184,7 @@ def test_complete_rows_are_taken_with_the_counts_told() -> None:
     made = regression("died ~ age + arm", with_gaps(), family="bernoulli", missing="complete")
     assert made.sites.sizes.tolist() == [44, 39, 29, 1]
     assert made.notes[0].startswith(
-        "7 rows with missing values are left out (oslo 6 of 50, lima 1 of 40)"
+        "left out: 7 rows with missing values (oslo 6 of 50, lima 1 of 40)"
     )
 
 
@@ -201,7 +201,7 @@ def test_an_indicator_marks_what_misses_and_the_mean_of_all_stands_for_it() -> N
 
 def test_a_column_that_misses_at_one_site_altogether_is_filled_or_refused() -> None:
     sites = {**SITES, "bern": SITES["bern"].assign(age=np.nan)}
-    with refused(site="bern", match=r"site 'bern': no row is complete; of 1 rows 1 have no"):
+    with refused(argument="age", site="bern", match="in 1 of 1 row:"):
         regression("died ~ age", sites, family="bernoulli", missing="complete")
     made = regression("died ~ log(age)", sites, family="bernoulli", missing="indicator")
     np.testing.assert_allclose(
@@ -247,7 +247,7 @@ def test_levels_that_are_given_are_not_told_at_all() -> None:
 
 
 def test_a_level_that_nobody_told_of_is_refused_at_the_site() -> None:
-    with pytest.raises(InputError, match=r"site 'oslo': C\(grade\) has a level that is not among"):
+    with refused(argument="C(grade)", match="'oslo': .* in 15 of 50 rows"):
         regression("died ~ C(grade)", SITES, family="bernoulli", levels={"grade": [1, 2]})
 
 
@@ -387,7 +387,7 @@ def test_sites_that_disagree_are_named() -> None:
     with refused(argument="age"):
         regression("died ~ age", sites, family="bernoulli")
     one = {name: part.assign(arm="new") for name, part in SITES.items()}
-    with pytest.raises(InputError, match="arm has the one level 'new' at all sites: leave it out"):
+    with refused(argument="arm", match="one level 'new'"):
         regression("died ~ arm", one, family="bernoulli")
 
 
@@ -480,5 +480,5 @@ def test_an_identifier_of_thousands_of_rows_is_refused_before_its_columns_are_ma
         }
         for site in ("oslo", "lima")
     }
-    with pytest.raises(InputError, match="who has 40000 levels in 40000 rows: it identifies rows"):
+    with refused(argument="who", match="40000 levels in 40000 rows"):
         regression("died ~ who", tables, family="bernoulli")

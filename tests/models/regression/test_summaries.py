@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 import consortia
-from consortia.errors import InputError
 from tests.refusals import refused
 
 # cases and others, vaccinated and controls, of 13 trials of BCG: Colditz et al. (1994)
@@ -128,21 +127,33 @@ def test_the_density_is_that_of_the_estimate_with_the_levels_of_its_site() -> No
 
 
 @pytest.mark.parametrize(
-    ("sent", "message"),
+    ("sent", "argument", "match"),
     [
-        ({"t0": {"estimate": {"bcg": 1}, "covariance": [[1]]}}, "t0: this site has rows"),
-        ({"p": {"estimate": {"bgc": 1}, "covariance": [[1]]}}, "estimate: 'bgc': .*'bcg'"),
-        ({"p": {"estimate": {"bcg": 1}, "covariance": [[1, 0]]}}, r"shape \(1, 2\): give 1 lines"),
-        ({"p": {"estimate": {"bcg": 1}, "covariance": [[-1]]}}, "symmetric and positive"),
-        ({"p": {"estimate": {"bcg": "a"}, "covariance": [[1]]}}, "something other than numbers"),
-        ({"p": {"estimate": {"bcg": 1}}}, "summaries.p: give estimate"),
-        ({"p": {"estimate": 0.7, "covariance": [[1]]}}, r"estimate is 0.7: .* such as {'"),
-        ({"p": {"estimate": [], "covariance": []}}, r"estimate is \[\]: give a number for each"),
-        ([1], "give a dict, by site"),
+        ({"t0": {"estimate": {"bcg": 1}, "covariance": [[1]]}}, "summaries.t0", "has rows"),
+        (
+            {"p": {"estimate": {"bgc": 1}, "covariance": [[1]]}},
+            "summaries.p.estimate",
+            "'bgc': .*'bcg'",
+        ),
+        (
+            {"p": {"estimate": {"bcg": 1}, "covariance": [[1, 0]]}},
+            "summaries.p.covariance",
+            r"\(1, 2\): give 1",
+        ),
+        ({"p": {"estimate": {"bcg": 1}, "covariance": [[-1]]}}, "summaries.p", "symmetric"),
+        (
+            {"p": {"estimate": {"bcg": "a"}, "covariance": [[1]]}},
+            "summaries.p",
+            "other than numbers",
+        ),
+        ({"p": {"estimate": {"bcg": 1}}}, "summaries.p", "give estimate"),
+        ({"p": {"estimate": 0.7, "covariance": [[1]]}}, "summaries.p.estimate", "is 0.7: .* {'"),
+        ({"p": {"estimate": [], "covariance": []}}, "summaries.p.estimate", r"is \[\]"),
+        ([1], "summaries", "a dict, by site"),
     ],
 )
-def test_estimates_that_cannot_be_used_are_refused(sent: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_estimates_that_cannot_be_used_are_refused(sent: Any, argument: str, match: str) -> None:
+    with refused(argument=argument, match=match):
         made(13, summaries=sent)
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from consortia.errors import InputError
 from consortia.models.regression.coding import columns_of, matrix_of
 from consortia.models.regression.formula import parse
 from consortia.models.regression.terms import read_terms
 from consortia.models.regression.tokens import Code
+from tests.refusals import refused
 
 LEVELS = {"f": ("0", "1", "2"), "g": ("0", "1"), "h": ("0", "1", "2", "3")}
 NAMES = ["a", "b", *LEVELS]
@@ -91,7 +91,7 @@ def test_columns_are_those_of_formulaic(seed: int) -> None:
     ],
 )
 def test_a_formula_that_cannot_be_read_says_where(text: str, reason: str) -> None:
-    with pytest.raises(InputError, match=f"cannot be read: {reason}"):
+    with refused(argument="formula", match=f"cannot be read: {reason}"):
         parse(text)
 
 

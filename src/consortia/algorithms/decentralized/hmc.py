@@ -295,7 +295,7 @@ class DecentralizedExactHMC(Agents):
         if parts:
             raise InputError(
                 f"{parts}; decentralized_exact_hmc needs a path between any two agents."
-            )
+            ).at("mixing")
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return L gradients an agent."""

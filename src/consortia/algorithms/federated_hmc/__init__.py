@@ -169,7 +169,7 @@ class FederatedHMC(Adaptive):
                 raise InputError(
                     "trajectory_angle and leapfrog_steps both fix the length of a trajectory: give "
                     "one of them."
-                )
+                ).at("trajectory_angle")
         jitter = arguments.number("jitter", self.jitter, 0.0, 1.0)
         if jitter == 1:
             raise wrong("jitter", " is 1: it must be less, or trajectories have no steps.")

@@ -187,7 +187,7 @@ class FewRounds(Conversation):
                 f"few_rounds: the model has {dimension} parameters; the most is {MOST_PARAMETERS}, "
                 "of which a message still carries many chains. Use federated_hmc: some hundreds of "
                 f"messages, {4 * dimension + 8} bytes up a site in each."
-            )
+            ).at("model")
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return no gradients; K potentials a site, each counted as one."""

@@ -131,7 +131,7 @@ class PrivatePosterior(Conversation):
             raise InputError(
                 f"private_posterior: delta is {self.delta:g} with {int(sizes.sum()):,} rows: one "
                 "row could be published unchanged. Give a delta well below one over their number."
-            )
+            ).at("delta")
 
     def cost(self, sizes: np.ndarray, dimension: int) -> Cost:
         """Return one gradient a site and message."""

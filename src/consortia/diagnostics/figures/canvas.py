@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from consortia.errors import InputError, MissingExtraError
+from consortia.errors import MissingExtraError, wrong
 from consortia.store.durable import written_beside
 
 COLOURS = {
@@ -125,7 +125,7 @@ def check_extra() -> None:
 def check_picture(path: Path) -> None:
     """Refuse a figure's file of no known kind, and where the extra is missing."""
     if path.suffix not in FORMATS:
-        raise InputError(f"{path}: give a name that ends in {', '.join(FORMATS)}.")
+        raise wrong("path", f" is {str(path)!r}: give a name that ends in {', '.join(FORMATS)}.")
     check_extra()
 
 

@@ -251,9 +251,9 @@ class Post:
         site = self.names.index(name)
         last = self._exchanges[site][-1] if self._exchanges[site] else None
         if last is None or last.data is None or last.refused:
-            raise StoreError(f"{name!r} has no open letter with an answer that could be set aside.")
+            raise StoreError(f"{name!r} has no open letter with an answer.").at(site=name)
         if max(map(len, self._exchanges)) > last.question.number:
-            raise StoreError(USED.format(name=name))
+            raise StoreError(USED.format(name=name)).at(site=name)
         return last
 
     def put_aside(self, name: str, reason: str) -> int:
@@ -361,7 +361,7 @@ class Post:
                 raise StoreError(
                     f"{path}: {error}. The coordinator's folder was changed: put an intact copy "
                     "of it back."
-                ) from None
+                ).at(file=str(path)) from None
             if exchanges and not exchanges[-1].replies:
                 missing = self._path(RECEIVED, site, len(exchanges))
                 raise StoreError(f"{missing} is missing: put an intact copy of the folder back.")

@@ -79,7 +79,7 @@ class MessageEngine(Engine):
             raise InputError(
                 "minimum_sites and on_missing='continue' need each other: a run that continues "
                 "without a site samples another density, so state the smallest number of sites."
-            )
+            ).at("minimum_sites")
         self.minimum_sites = None
         if minimum_sites is not None:
             self.minimum_sites = arguments.whole("minimum_sites", minimum_sites, 1, len(names))

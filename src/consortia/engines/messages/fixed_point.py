@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, UInt64
 
-from consortia.errors import InputError
+from consortia.errors import wrong
 
 FRACTION, VALUE_BITS, COUNT_BITS = 37, 104, 8
 BYTES = 16
@@ -43,7 +43,7 @@ def encoded(values: Float[np.ndarray, " n"], sites: int) -> Integers:
         InputError: there are more sites than can be counted.
     """
     if sites > MOST_SITES:
-        raise InputError(f"secure sums: there are {sites} sites, more than {MOST_SITES}.")
+        raise wrong("sites", f": secure sums of {sites} sites, more than {MOST_SITES}.")
     values = np.asarray(values, np.float64)
     finite = np.abs(values) < largest(sites)  # False of NaN
     scaled = np.rint(np.abs(np.where(finite, values, 0.0)) * 2.0**FRACTION)

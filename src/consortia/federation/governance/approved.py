@@ -51,7 +51,7 @@ def answered_before(folder: Path, study: str) -> list[Study]:
             raise InputError(
                 f"{path}, a study that was answered before, cannot be read: {error}. Put it back, "
                 "or remove its folder."
-            ) from error
+            ).at(file=str(path)) from error
     return [kept for name, kept in kept_studies.items() if name in opened - {study}]
 
 

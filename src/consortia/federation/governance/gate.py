@@ -23,6 +23,7 @@ from filelock import FileLock
 from consortia.core.printable import printable
 from consortia.core.privacy import epsilon_of
 from consortia.data.digest import RowDigests
+from consortia.data.mending import rows_text
 from consortia.errors import (
     InputError,
     LedgerError,
@@ -199,10 +200,9 @@ class Gate:
             changes = [known.changed for known in (facts, *more)]
             changed = min((count for count in changes if count is not None), default=None)
             if changed is not None and changed < least:
-                text = f"{changed} rows came or went since an earlier run, or between two models "
-                text += "of this one, or are taken for other values, or several runs differ by "
-                text += f"them; fewer than {least}: the difference would say what they are. "
-                text += SAME_ROWS
+                text = f"{rows_text(changed)} came or went since an earlier run, or between two "
+                text += "models of this one, or are taken for other values, or several runs differ "
+                text += f"by them; fewer than {least}: the difference tells them. {SAME_ROWS}"
                 raise forbidden("this study", [("minimum_rows_changed", text)], of_rows=True)
             if self._ledger.data.get(run) != (facts.data, values):
                 for used in rows:
@@ -548,7 +548,7 @@ def _made(folder: str | os.PathLike[str]) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise LedgerError(f"the site's folder {str(folder)!r} cannot be made: {error}") from error
+        raise LedgerError(f"{folder} cannot be made: {error}").at(file=str(folder)) from error
     return Path(folder)
 
 

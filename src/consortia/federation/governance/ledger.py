@@ -253,7 +253,7 @@ class Ledger:
         except Timeout:
             raise LedgerError(
                 f"{self.path}: another process has held its lock for {LOCK_SECONDS:g} s. End it."
-            ) from None
+            ).at(file=str(self.path)) from None
         except OSError as error:
             raise LedgerError(f"{self.path} cannot be used: {error}") from error
 
@@ -262,7 +262,7 @@ class Ledger:
         data = b""
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < self._offset:
-            raise LedgerError(f"{self.path} has become shorter while it was in use.")
+            raise LedgerError(f"{self.path} became shorter in use.").at(file=str(self.path))
         if size > self._offset:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -337,7 +337,7 @@ def verify(path: str | os.PathLike[str]) -> Verification:
         seen = _read_head(path.parent / WITNESS)  # before the ledger: a line may come in between
         data = path.read_bytes()
     except FileNotFoundError:
-        raise LedgerError(f"{path}: no such file; give the path of a ledger.") from None
+        raise LedgerError(f"{path}: no such file; give a ledger.").at(file=str(path)) from None
     except OSError as error:
         raise LedgerError(f"{path} cannot be read: {error}") from error
     *lines, torn = data.split(b"\n")

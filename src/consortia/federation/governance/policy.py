@@ -336,7 +336,7 @@ class Policy(BaseModel):
         """
         unmet = []
         if rows < self.minimum_rows:
-            unmet.append(("minimum_rows", f"there are {rows} rows, fewer than {self.minimum_rows}"))
+            unmet.append(("minimum_rows", f"it needs {self.minimum_rows} rows, but has {rows}"))
         most = self.maximum_parameters_per_row
         if parameters is not None and most is not None and parameters > most * rows:
             text = f"there are {parameters} parameters for {rows} rows, more than {most:g} a row"
@@ -344,7 +344,7 @@ class Policy(BaseModel):
         if cell is not None and cell < self.minimum_pattern_rows:
             text = (
                 "a pattern of the categorical columns, a value of one that has two, or the rows "
-                f"without a column's most frequent value, has {cell} rows, fewer than "
+                f"without a column's most frequent value, has fewer rows ({cell}) than "
                 f"{self.minimum_pattern_rows}: exact sums over the rows would tell that number. "
                 "Merge rare levels, or take the column out of the study"
             )
@@ -420,13 +420,13 @@ def load_policy(path: str | os.PathLike[str]) -> Policy:
         InputError: there is no such file, it is not TOML, or a key is unknown, missing or wrong;
             the message has every one of them.
     """
-    path = Path(path)
-    content, given = read_toml(path, "policy")
+    content, given = read_toml(path := Path(path), "policy")
     try:
         policy = Policy.model_validate(given)
     except pydantic.ValidationError as error:
         lines = [f"{path}: {_explained(item)}" for item in error.errors()]
-        raise InputError("\n".join(lines)).at(file=str(path)) from None
+        key = ".".join(part for part in error.errors()[0]["loc"] if isinstance(part, str))
+        raise InputError("\n".join(lines)).at(key, file=str(path)) from None
     policy._digest = hashlib.sha256(content).hexdigest()
     return policy
 

@@ -92,7 +92,7 @@ def proposed(
         InputError: the study has two sites, and that was not agreed to.
     """
     if terms.sites == 2 and not two_sites:
-        raise InputError(f"{TWO_SITES} (or give --two-sites).")
+        raise InputError(f"{TWO_SITES} (or give --two-sites).").at("two_sites")
     every = terms.every
     studies = ", ".join(f'"{part.study}"' for part in every)
     models = ", ".join(dict.fromkeys(f'"{part.model}"' for part in every))

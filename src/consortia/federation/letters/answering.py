@@ -171,7 +171,7 @@ def answer_letter(
         kept = home / KEPT / letter.run
         opened = _opened(letter, given, kept)
     except LetterError as error:
-        raise LetterError(f"{path}: {error}.") from None
+        raise LetterError(f"{path}: {error}.").at(file=str(path)) from None
     _check_ledger(letter, home)
     file = data if data is not None else opened.get("data")
     if file is None:
@@ -181,7 +181,7 @@ def answer_letter(
         raise InputError(
             f"{rules}: no such file. A site without a policy takes part in nothing: "
             f"`consortia site check --study {kept / STUDY} --data {file} > {rules}` proposes one."
-        )
+        ).at(file=str(rules))
     study = _study_of(letter, kept)
     load_policy(rules).permits(terms_of(study))
     _keep_study(letter, kept)
@@ -253,7 +253,7 @@ def _opened(letter: Letter, given: str, kept: Path) -> dict[str, Any]:
         except (ValueError, TypeError):
             raise StoreError(f"{path} was changed: put an intact copy back.") from None
         if opened["site"] != letter.site:
-            raise LetterError(f"it is for another site, {letter.site!r}, than this folder's")
+            raise LetterError(f"it is for {letter.site!r}, not this folder's").at(site=letter.site)
     elif letter.number > 1:
         raise LetterError(
             f"it is letter {letter.number} of a run whose first letter was not answered from this "
@@ -330,4 +330,4 @@ def _check_ledger(letter: Letter, folder: Path) -> None:
             f"letter {letter.number} names an answer of this site that its ledger {path} does not "
             "have: an older copy of the folder was put back, or the letter before was answered "
             "from another folder. Nothing was answered: what has left would be counted wrongly."
-        )
+        ).at(file=str(path))

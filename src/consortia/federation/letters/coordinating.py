@@ -71,7 +71,7 @@ def check_study(study: Study, carrier: str = "letters") -> None:
         raise InputError(
             f"{carrier}: {study.method.name} sends thousands of messages: set algorithm.name = "
             "'few_rounds', which usually sends four."
-        )
+        ).at("algorithm.name")
     if study.data.files is None:
         raise InputError(f"{carrier}: the study has no sites: give data.files, one a site.")
     if study.model.factory is not None or (study.compare and study.compare.factory):
@@ -112,7 +112,7 @@ def open_study(
         if study.registered is not None and terms.sums == MASKED:
             sums = _prepared(keys / RING, terms.study, names_of(study.data.files or []), ring)
     elif terms.sums == MASKED:
-        raise InputError(NEEDS_KEYS)
+        raise InputError(NEEDS_KEYS).at("keys")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder} is not empty: give another folder, or `consortia letter next`.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -139,7 +139,7 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
         raise InputError(
             f"{path}: [{SUMS}]: expected lines SITE = KEY of {', '.join(names)}, "
             f"got {strange[0]!r}."
-        )
+        ).at(SUMS, file=str(path))
     for name in names:
         if name not in lines:
             continue
@@ -147,14 +147,14 @@ def _prepared(path: Path, study: str, names: Sequence[str], ring: KeyRing) -> di
         try:
             key = key_of([text[:cut], text[cut:]])
         except EnvelopeError as error:
-            raise InputError(f"{path}: [{SUMS}], {name!r}: {error}.") from None
+            raise InputError(f"{path}: [{SUMS}], {name!r}: {error}.").at(SUMS, site=name) from None
         known = ring.sites.get(name)
         if known is None or not is_key_of(key, name, study, known):
             raise InputError(
                 f"{path}: [{SUMS}]: the key of {name!r} is not one that this site has made for "
                 "this study: it is of another study, or was changed. Let the site make it with "
                 "`consortia site key --study`, or leave the table out: that takes one more letter."
-            )
+            ).at(SUMS, site=name, file=str(path))
         prepared[name] = plain_key(key)
     missing = [name for name in names if name not in prepared]
     if lines and missing:
@@ -188,7 +188,7 @@ class Coordinator:
             raise StoreError(
                 f"{folder / STUDY} is not the study of the letters: put the file back, "
                 "or open the study again."
-            )
+            ).at(file=str(folder / STUDY))
 
     def proceed(self, more: Iterable[Path] = (), again: Iterable[str] = ()) -> Progress:
         """Read what has come, and write the next letters or the result.
@@ -259,7 +259,7 @@ class Coordinator:
         queries = [query for query in post.asked(name) if query.label]
         # Of a study beside this one it is not known here which answers were of use.
         if any(query.study != study or kept.path(query.label[1] + 1).exists() for query in queries):
-            raise StoreError(USED.format(name=name))
+            raise StoreError(USED.format(name=name)).at(site=name)
 
     def _known(self) -> dict[str, dict[str, Key]]:
         """Return the studies of which the first request can be taken for granted, with keys."""

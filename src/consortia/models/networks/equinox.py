@@ -67,19 +67,19 @@ def from_equinox(
         raise InputError(
             f"{SOURCE}: {type(example).__name__} is neither a module of Equinox nor a function of "
             "a key that makes one."
-        )
+        ).at("module")
     parts = jax.tree.leaves(example, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
     if any(isinstance(leaf, eqx.nn.StateIndex) for leaf in parts):
         raise InputError(
             f"{SOURCE}: the module keeps a state, as batch normalisation does: a row's likelihood "
             "would depend on the other rows. Use LayerNorm or GroupNorm."
-        )
+        ).at("module")
     dropouts = jax.tree.leaves(example, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.Dropout))
     if any(isinstance(leaf, eqx.nn.Dropout) and not leaf.inference for leaf in dropouts):
         raise InputError(
             f"{SOURCE}: the module has a Dropout, which draws random numbers: leave it out; the "
             "spread of the posterior replaces it."
-        )
+        ).at("module")
     arrays, static = eqx.partition(example, eqx.is_inexact_array)
 
     def start(key: Array) -> dict[str, Array]:

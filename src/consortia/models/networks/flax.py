@@ -91,7 +91,7 @@ def from_flax(
         raise InputError(
             f"{SOURCE}: {type(module).__name__} is neither a module of Linen or NNX nor a function "
             "of flax.nnx.Rngs that makes one."
-        )
+        ).at("module")
     return network_model(network, rows, likelihood, prior, inputs, target)
 
 
@@ -102,12 +102,12 @@ def _linen(module: Any, rows: Any, inputs: str) -> Network:
     shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(example))
     collections = [name for name in shapes if name != "params"]  # of variables that are no weights
     if collections:
-        raise InputError(BATCH_STATISTICS.format(", ".join(collections)))
+        raise InputError(BATCH_STATISTICS.format(", ".join(collections))).at("module")
     try:
         jax.eval_shape(module.apply, shapes, jnp.asarray(example))
     except errors.InvalidRngError as error:
         # the message ends with a link in brackets
-        raise InputError(DROPOUT.format(str(error).split(" (")[0])) from error
+        raise InputError(DROPOUT.format(str(error).split(" (")[0])).at("module") from error
 
     def start(key: Array) -> dict[str, Array]:
         return named_weights(module.init(key, jnp.asarray(example))["params"])
@@ -131,16 +131,16 @@ def _nnx(module: Any) -> Network:
     if not isinstance(example, nnx.Module):
         raise InputError(
             f"{SOURCE}: the function returns a {type(example).__name__}, no module of NNX."
-        )
+        ).at("module")
     # the static graph; then weights, statistics of batches, random keys and counts, and the rest
     parts: Any = nnx.split(example, nnx.Param, nnx.BatchStat, nnx.RngState, ...)
     statistics, random_states, others = (
         ", ".join(named_weights(nnx.to_pure_dict(part))) for part in parts[2:]
     )
     if statistics:
-        raise InputError(BATCH_STATISTICS.format(statistics))
+        raise InputError(BATCH_STATISTICS.format(statistics)).at("module")
     if random_states:
-        raise InputError(DROPOUT.format(random_states))
+        raise InputError(DROPOUT.format(random_states)).at("module")
     if others:
         raise InputError(f"{SOURCE}: the module has a state in addition to its weights: {others}.")
     structure = nnx.to_pure_dict(nnx.state(example, nnx.Param))

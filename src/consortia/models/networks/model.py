@@ -68,12 +68,12 @@ def network_model(
             f"{network.source}: the network returns an array {shape} for a row of shape "
             f"{example[inputs].shape[1:]}; the likelihood {likelihood!r} takes one axis of scores: "
             "flatten the inputs, or the outputs, in the network."
-        )
+        ).at("likelihood")
     if judged.width is not None and width != judged.width:
         raise InputError(
             f"{network.source}: the network returns {width} numbers a row, the likelihood "
             f"{likelihood!r} takes {judged.width}."
-        )
+        ).at("likelihood")
 
     def log_prior_of_all(params: PyTree) -> Array:
         total = log_prior({name: params[name] for name in shapes})
@@ -130,7 +130,7 @@ def example_of(rows: Any, inputs: str, source: str) -> Mapping[str, np.ndarray]:
         raise InputError(
             f"{source}: give sites, or a dict of arrays like a site's, with the key {inputs!r}; "
             "inputs= and target= name others."
-        )
+        ).at("rows")
     x = np.asarray(table[inputs])[:1]
     if not len(x):
         raise InputError(f"{source}: {inputs} has no rows.")
@@ -161,5 +161,5 @@ def _check_rows(network: Network, x: np.ndarray) -> tuple[int, ...]:
             f"{network.source}: what the network returns for a row depends on the other rows "
             f"(by {gap:.3g}), as with batch normalisation: single rows then have no likelihood. "
             "Normalise within a row, by LayerNorm or GroupNorm."
-        )
+        ).at("module")
     return whole.shape[1:]

@@ -62,6 +62,6 @@ def _read(pattern: str, words: Any, shape: tuple[int, ...], fan_in: FanIn) -> Pr
     except ValueError:
         scale = 0.0
     if not 0 < scale < math.inf:
-        raise InputError(f"prior of {pattern!r}: fan_in takes a scale > 0.")
+        raise InputError(f"prior of {pattern!r}: fan_in takes a scale > 0.").at("prior")
     inputs = fan_in(shape) if len(shape) > 1 else 1
     return Prior("normal", (0.0, scale / math.sqrt(inputs)))

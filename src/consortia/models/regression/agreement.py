@@ -11,7 +11,7 @@ import numpy as np
 
 from consortia.core.faults import Faults
 from consortia.data.columns import Guess, TableFacts
-from consortia.data.mending import joined, key, mend
+from consortia.data.mending import joined, key, mend, rows_text
 from consortia.data.mending import text as toml
 from consortia.data.preparation import Moments, moments_of_all
 from consortia.errors import InputError, wrong
@@ -169,7 +169,7 @@ class Answers:
                 raise InputError(
                     f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
                     "write which value is the event, as in Surv(time, status == 2)."
-                )
+                ).at("formula")
         elif any(RESPONSE in facts.levels for facts in self.facts.values()) or (
             question.family.response in ("two", "ordered", "levels")
             and question.parsed.response[0].column in question.levels
@@ -245,27 +245,18 @@ class Answers:
 
     def left_out(self, rows: Mapping[str, int]) -> list[str]:
         """Return notes on the rows that are left out, if any are; ``rows`` are those kept."""
-        keep, notes = self.question.keep, []
-        not_kept = {site: facts.not_kept for site, facts in self.facts.items() if facts.not_kept}
-        if keep is not None and not_kept:
-            of = ", ".join(
-                f"{site} {count} of {count + self.facts[site].given}"
-                for site, count in not_kept.items()
-            )
-            notes.append(
-                f"{sum(not_kept.values())} rows of which {keep.text} is not true are left out "
-                f"({of})"
-            )
-        lost = {
-            site: facts.given - rows[site]
-            for site, facts in self.facts.items()
-            if facts.given > rows[site]
-        }
-        if lost:
-            of = ", ".join(
-                f"{site} {count} of {self.facts[site].given}" for site, count in lost.items()
-            )
-            notes.append(f"{sum(lost.values())} rows with missing values are left out ({of})")
+        keep, facts = self.question.keep, self.facts.items()
+        lost = {"with missing values": {s: (each.given - rows[s], each.given) for s, each in facts}}
+        if keep is not None:
+            away = {s: (each.not_kept, each.not_kept + each.given) for s, each in facts}
+            lost = {f"of which {keep.text} is not true": away} | lost
+        notes = []
+        for why, counts in lost.items():
+            counts = {site: count for site, count in counts.items() if count[0] > 0}
+            of = ", ".join(f"{site} {count} of {given}" for site, (count, given) in counts.items())
+            if counts:
+                total = rows_text(sum(count for count, _ in counts.values()))
+                notes.append(f"left out: {total} {why} ({of})")
         return notes
 
     def _readings(
@@ -397,7 +388,7 @@ class Answers:
             if len(levels) > max(LEVELS_DOUBTED, rows / 2):
                 counts = f"{text} has {len(levels)} levels in {rows} rows"
                 if len(levels) > LEVELS_REFUSED:
-                    raise InputError(f"{counts}: it identifies rows. Leave it out of the formula.")
+                    raise InputError(f"{counts}: it identifies rows, leave it out.").at(column)
                 notes.append(
                     f"{counts}: leave it out if it identifies rows, or its coefficients are known "
                     "from the prior only"
@@ -420,7 +411,7 @@ class Answers:
         levels = against_reference(factor, levels)
         if len(levels) < 2:
             only = f"the one level {levels[0]!r}" if levels else "no level"
-            raise InputError(f"{text} has {only} at all sites: leave it out of the formula.")
+            raise InputError(f"{text} has {only} at all sites: leave it out.").at(column)
         return levels, notes
 
     def _response_levels(self, kinds: Mapping[str, str], notes: list[str]) -> tuple[str, ...]:
@@ -433,7 +424,7 @@ class Answers:
             raise InputError(
                 f"the response {column!r} holds strings, whose order is not known: give "
                 f"levels={{{column!r}: [lowest, ..., highest]}}."
-            )
+            ).at(column)
         levels = given or self._ordered(column, RESPONSE, kinds)
         least = 3 if ordered else 2
         if len(levels) < least or (family.response == "two" and len(levels) > 2):

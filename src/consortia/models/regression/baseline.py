@@ -64,7 +64,7 @@ class Baseline(NamedTuple):
         for labels in dict.fromkeys(wanted):
             words = ", ".join(labels)
             if labels not in known:
-                raise InputError(f"{where}: no row is in the stratum {words!r}.")
+                raise InputError(f"{where}: no row is in the stratum {words!r}.").at("stratum")
             end = float(self.ends[known[labels]])
             if max(times) > end * ROUNDED:
                 of_stratum = f" of the stratum {words!r}" if words else ""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from consortia.data.columns import Table
+from consortia.data.mending import rows_text
 from consortia.data.patterns import is_categorical, rows_apart
 from consortia.errors import PolicyError
 from consortia.models.regression.formula import Factor
@@ -69,7 +70,7 @@ def check_moments(question: Question, table: Table, site: str, least: int) -> No
     known = np.unique(np.flatnonzero(variance < NEAR**2) % len(kept[cells[0]].values))
     if len(known):
         terms = ", ".join(factor.text for factor in factors if factor.column is None)
-        text = f"mean and spread of the terms {terms} would tell a value in {len(known)} rows"
+        text = f"mean and spread of the terms {terms} would tell a value in {rows_text(len(known))}"
         _refuse("maximum_settled_rows", text)
 
 

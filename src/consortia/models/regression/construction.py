@@ -419,12 +419,12 @@ def _check_weights(question: Question) -> None:
             f"{what}: formula {parsed.text!r} has levels or smooths with their own standard "
             "deviation, which have no robust standard errors here: leave them out, or write site "
             "as a term."
-        )
+        ).at("weights")
     if question.imputes:
         raise InputError(
             f"{what}: missing values cannot be imputed where the spread is a sandwich's: give "
             "missing='complete'."
-        )
+        ).at("missing")
 
 
 def _check_outcome(formula: str, question: Question) -> None:

@@ -98,5 +98,5 @@ def read_lkj(key: str, text: Any) -> LKJ:
     if not 0 < shape < math.inf:
         raise InputError(
             f"prior of {key!r} is {text!r}: correlations take 'lkj(SHAPE)', SHAPE > 0."
-        )
+        ).at(key)
     return LKJ(shape)

@@ -199,9 +199,9 @@ def _codes(agreed: Specification, text: str, column: Column, where: str) -> np.n
     if wrong.any():
         raise InputError(
             f"{where}: {text} has a level that is not among those agreed on "
-            f"({', '.join(levels)}) in {int(wrong.sum())} rows: give levels= with all of them, "
-            "or put rare ones together."
-        )
+            f"({', '.join(levels)}) in {int(wrong.sum())} of {len(wrong)} rows: give levels= with "
+            "all of them, or put rare ones together."
+        ).at(text)
     return codes
 
 

@@ -177,9 +177,9 @@ def chosen(agreed: Specification, columns: Sequence[str] | None) -> tuple[str, .
             raise InputError(
                 f"marginal_effects: {name!r} is not a column of a term of the formula: "
                 f"{unknown(name, known)}."
-            )
+            ).at(name)
     if not wanted:
-        raise InputError("marginal_effects: the formula has no column in a term.")
+        raise InputError("marginal_effects: the formula has no column in a term.").at("formula")
     return wanted
 
 

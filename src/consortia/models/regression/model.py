@@ -363,13 +363,13 @@ class Regression:
         spec = self.specification
         if factor not in spec.levels or factor == RESPONSE:
             known = [name for name in spec.levels if name != RESPONSE]
-            raise InputError(f"contrasts: {factor!r}: {unknown(factor, known)}.")
+            raise InputError(f"contrasts: {factor!r}: {unknown(factor, known)}.").at("factor")
         inside = [term for term in spec.question.parsed.terms if factor in term]
         if self.density.lead or inside != [(factor,)]:
             raise InputError(
                 f"contrasts: {factor} is in a product, or the response has several levels without "
                 "an order: call marginal_effects(tree, columns=[...])."
-            )
+            ).at("factor")
         every = np.asarray(self.natural(tree)["coefficients"], float)
         none = np.zeros(every.shape[:2])
         names = {key: f"{factor}[{key}]" for key in spec.levels[factor]}
@@ -407,7 +407,7 @@ class Regression:
         """
         spec, params = self.specification, self._flat(tree)
         if not self.differs_by_site:
-            raise InputError(f"by_site: no term of the formula is of sites: write (1 | {SITE}).")
+            raise wrong("formula", f" has no term of sites for by_site: write (1 | {SITE}).")
         if spec.grouping == SITE:
             kept = spaced(len(params["log_sd"]), MOST_DRAWS)
             params = {name: values[kept] for name, values in params.items()}
@@ -441,7 +441,7 @@ class Regression:
         spec, density, effect = self.specification, self.density, self.family.effect
         blocks = [(i, block) for i, block in enumerate(spec.blocks) if not block.smooth]
         if not blocks:
-            raise InputError(f"sensitivity: the formula has no group term: write (1 | {SITE}).")
+            raise wrong("formula", f" has no group term for sensitivity: write (1 | {SITE}).")
         natural = density.at_mean(self._flat(tree))
         lines = []
         for index, block in blocks:
@@ -673,7 +673,7 @@ class Regression:
             raise InputError(
                 f"predict: site {site!r} has no {by} {others[0]!r}: {unknown(others[0], places)}. "
                 "new_groups=True takes it for a new one, whose levels are drawn from their law."
-            )
+            ).at(by, site=site)
         which = np.array([index for index, label in enumerate(names) if label in places], int)
         columns = [places[label] for label in names if label in places]
         return (which, self._levels(params, site, seed)[:, columns]) if columns else None
@@ -737,7 +737,7 @@ class Regression:
             raise InputError(
                 f"marginal_effects: family {family.name!r} has no mean to change; give at=[...], "
                 "times at which the probability of no event so far is wanted."
-            )
+            ).at("at")
         times = None if at is None else self._times(at)
         notes, new = jumps(spec, names), data is not None
         if data is not None:
@@ -788,7 +788,7 @@ class Regression:
             raise InputError(
                 "marginal_effects: values are imputed, and the draws do not say from which "
                 "imputation they are: call imputation(0), with the draws given its rows."
-            )
+            ).at("draws")
         of_draws = np.tile(numbers, size // len(numbers))[kept]
         return [(self.imputation(index), kept[of_draws == index]) for index in np.unique(of_draws)]
 
@@ -868,7 +868,7 @@ class Regression:
         """
         spec = self.specification
         if not spec.staying:
-            raise InputError("levels_of: the formula integrates no level out at the sites.")
+            raise wrong("formula", " integrates no level out at the sites, as levels_of needs.")
         import xarray  # heavy, and only wanted here
 
         values = self._levels(self._flat(tree), site, seed)
@@ -948,13 +948,13 @@ class Regression:
             raise InputError(
                 "predictive_check: values are imputed: ask one, imputation(0).predictive_check("
                 "tree), with the draws given its rows."
-            )
+            ).at("tree")
         spec, family = self.specification, self.family.base
         if self.family.of_site is not None:
             raise InputError(
                 f"predictive_check: the times of family {family!r} cannot be simulated: see "
                 "proportional_hazards."
-            )
+            ).at("family")
         count = arguments.whole("draws", draws, 2)
         arguments.positive("level", level, below=1.0)
         every = self._flat(tree)

@@ -103,7 +103,7 @@ def persons_of(question: Question, table: Table, rows: np.ndarray, where: str) -
             raise InputError(
                 f"{where}: persons {question.persons!r}: {missing} analysed rows have no value: "
                 "every interval needs its person."
-            )
+            ).at("persons")
         return Persons(None, np.unique(as_levels(column), return_inverse=True)[1])
     if "weights" not in question.extra or question.samples:
         return Persons(None, None)

@@ -156,7 +156,7 @@ def predicted(
         raise InputError(
             f"predict: family {density.family.name!r} has no mean of a time to predict: give "
             "at=[...], times at which the probability of no event so far is wanted."
-        )
+        ).at("at")
     return _over_draws(density, MEAN, params, rows, shift)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
 from consortia.core.tails import Tail
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 
 
 class _Form(NamedTuple):
@@ -209,7 +209,7 @@ def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
     except ValueError:
         arguments = ()
     if len(arguments) != len(form.arguments) or not all(map(math.isfinite, arguments)):
-        raise InputError(f"prior of {key!r}: {word} takes {', '.join(form.arguments)} as numbers.")
+        raise wrong("prior", f" of {key!r}: {word} takes {', '.join(form.arguments)} as numbers.")
     for name, value in zip(form.arguments, arguments, strict=True):
         if name != PLACE[0] and value <= 0:
             raise InputError(f"prior of {key!r}: {word}: the {name} is {value:g}; it must be > 0.")

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.specification import Specification
 
 LEAST_POINTS, MOST_POINTS = 8, 10_000
@@ -127,27 +127,27 @@ def read_profile(
     """
     where = f"summaries.{site}.profile"
     if not isinstance(given, Mapping) or len(given) != 1:
-        raise InputError(f"{where}: give one coefficient, with point and value.")
+        raise InputError(f"{where}: give one coefficient, with point and value.").at(where)
     ((name, grid),) = given.items()
     if name not in known:
-        raise InputError(f"{where}: {name!r}: {unknown(str(name), known)}.")
+        raise wrong(where, f": {name!r}: {unknown(str(name), known)}.")
     if not isinstance(grid, Mapping) or set(grid) != {"point", "value"}:
-        raise InputError(f"{where}.{name}: give point and value, two lists of numbers.")
+        raise wrong(f"{where}.{name}", ": give point and value, two lists of numbers.")
     try:
         point, value = (np.array(grid[part], float) for part in ("point", "value"))
     except (TypeError, ValueError):
-        raise InputError(f"{where}.{name}: a list contains something other than numbers.") from None
+        raise wrong(f"{where}.{name}", ": a list contains other things than numbers.") from None
     shaped = point.ndim == 1 and point.shape == value.shape
     if not shaped or not LEAST_POINTS <= len(point) <= MOST_POINTS:
         raise InputError(
             f"{where}.{name}: point and value have the shapes {point.shape} and {value.shape}: "
             f"give lists of {LEAST_POINTS} to {MOST_POINTS} numbers, equally many."
-        )
+        ).at(f"{where}.{name}")
     if not (np.isfinite(point) & np.isfinite(value)).all() or (np.diff(point) <= 0).any():
         raise InputError(
             f"{where}.{name}: points must increase, and all numbers be finite: leave points out at "
             "which the log-likelihood is not."
-        )
+        ).at(f"{where}.{name}")
     if np.ptp(value) == 0:
-        raise InputError(f"{where}.{name}: the log-likelihood is the same at all points.")
+        raise wrong(f"{where}.{name}", ": the log-likelihood is the same at all points.")
     return SiteProfile(site, (str(name),), point, value - value.max(), levels[str(name)])

@@ -85,7 +85,7 @@ def propensity_weights(
         raise InputError(
             "propensity_weights: expected a run of a formula with family 'bernoulli': sample "
             "'treatment ~ age + ...' first, with metadata=made.metadata."
-        )
+        ).at("tree")
     if estimand == "ATE" and stabilise:
         check_share(settings["formula"], settings["agreed"]["levels"])
     treated, share = _treatment(settings)
@@ -133,12 +133,12 @@ def _log_odds(tree: Any, settings: Mapping[str, Any], draw: int | None) -> str:
         raise InputError(
             f"propensity: {parsed.groups[0].text} has levels that stay at their sites: write "
             "site, or the column, as a term of its own."
-        )
+        ).at("formula")
     if agreed["fills"] or parsed.offset is not None:
         raise InputError(
             "propensity: a column that marks missing values, or an offset, is in no weight: give "
             "missing='complete', and no offset."
-        )
+        ).at("formula")
     levels = {name: tuple(words) for name, words in settings["levels"].items()}
     columns = columns_of(sorted(parsed.terms, key=len), levels)
     posterior = tree[POSTERIOR]
@@ -170,7 +170,7 @@ def _number(factor: Factor) -> str:
         raise InputError(
             f"propensity: {factor.text} is not arithmetic of columns: write the column in any "
             "unit, and powers such as age + I(age^2) in place of smooths and splines."
-        )
+        ).at("formula")
     if factor.column is not None:
         return quoted(factor.column)
     return factor.text if isinstance(factor.tree, ast.Call) else f"({factor.text})"

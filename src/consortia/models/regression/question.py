@@ -289,8 +289,8 @@ class Question:
                 where = f"site {site!r}" if column.source is None else column.source.row(row)
                 line = mend(site, f"recode.{key(name)}", f"{text(other)} = {text(most)}")
                 faults.append(
-                    f"{where}: {name} is {other!r} in {of[other]} rows and {most!r} in {of[most]}, "
-                    f"that differ only in spelling: {line}"
+                    f"{where}: {name} is {other!r} in {rows_text(of[other])}, and {most!r} in "
+                    f"{of[most]}, that differ only in spelling: {line}"
                 )
         if faults:
             raise InputError("\n".join(faults)).at(name, site=site)
@@ -380,7 +380,9 @@ class Question:
         offset = self.parsed.offset.columns if self.parsed.offset else ()
         for name in {*needed} - (filled - {*extra, *offset}):
             if count := int(used[name].missing.sum()):
-                raise InputError(f"{where}: values are missing in {name!r} of {count} rows.")
+                raise InputError(
+                    f"{where}: values are missing in {name!r} of {rows_text(count)}."
+                ).at(name)
         rows = rows_of(table)
         return used | {SITE: Column("text", np.full(rows, site or ""), np.zeros(rows, bool))}
 
@@ -612,12 +614,12 @@ class Question:
             raise InputError(
                 f"{where}: {name} {factor.text} must be > 0 in every row"
                 f"{self._first(name, factor, table, values <= 0, values)}."
-            )
+            ).at(**factor.place(table, values <= 0))
         if name == "weights" and (values < 0).any():
             raise InputError(
                 f"{where}: weights {factor.text} must be >= 0 in every row"
                 f"{self._first(name, factor, table, values < 0, values)}."
-            )
+            ).at(**factor.place(table, values < 0))
         return values
 
     def _check(
@@ -731,10 +733,10 @@ def _check_name(table: Table, name: str, site: str, used: Sequence[str]) -> None
         raise InputError(
             f"{where}: {name!r} is not a column: {unknown(name, table)}. Where it has another "
             f"name: {line}"
-        )
+        ).at(name)
     line = mend(site, "rename", f"{text(like[0])} = {text(name)}")
     if name not in table:
-        raise InputError(f"{where}: {name!r} is not a column, but {like[0]!r} is: {line}")
+        raise InputError(f"{where}: {name!r} is not a column, but {like[0]!r} is: {line}").at(name)
     other = mend(site, "rename", f"{text(like[0])} = {text(f'other {like[0]}')}")
     raise InputError(
         f"{where}: the names {name!r} and {like[0]!r} differ only in spelling: give the "

@@ -18,7 +18,7 @@ from consortia.core.faults import Faults
 from consortia.data.columns import Table, TableFacts, as_levels
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
-from consortia.errors import InputError
+from consortia.errors import InputError, wrong
 from consortia.models.regression.agreement import against_reference, breaks_of, mark_units, units_of
 from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.formula import SITE
@@ -169,9 +169,8 @@ class Registration:
                     faults.add(f"registered.{table}: {name!r} is {unknown(name, places)}.")
         for name, (low, high) in self.ranges.items():
             if name not in question.columns or low >= high:
-                faults.add(
-                    f"registered.ranges.{key(name)}: give a column of the formula, and low < high."
-                )
+                where = f"registered.ranges.{key(name)}"
+                faults.take(wrong(where, ": give a column of the formula, and low < high."))
         faults.check()
         for name in self.fills:
             if question.missing != "indicator" or name not in question.parsed.columns:
@@ -254,10 +253,12 @@ class Registration:
                 missing = mend(site, "missing_values", f"{key(name)} = [{code}]")
                 faults.add(
                     f"{first.where}: {name} is {first.written}; the study registers {low:g} to "
-                    f"{high:g}, and {len(outside)} values here are outside. Where that stands for "
-                    f"a missing value: {missing}; where it is in another unit: "
+                    f"{high:g}; outside: {len(outside)} of {len(values)} values here. Where that "
+                    f"stands for a missing value: {missing}; where it is in another unit: "
                     f"{mend(site, 'scale', f'{key(name)} = ...')}; where it is right, the study "
-                    "has to be registered again with a wider range."
+                    "has to be registered again with a wider range.",
+                    argument=name,
+                    site=site,
                 )
         for name in kept:
             if kept[name].missing.any() and name not in self.fills and self._marked(question, name):

@@ -117,7 +117,7 @@ def read_summaries(
     for site, values in given.items():
         where = f"summaries.{site}"
         if site in agreed.sites:
-            raise InputError(f"{where}: this site has rows: give either its rows or its estimate.")
+            raise wrong(where, ": this site has rows: give either its rows or its estimate.")
         if isinstance(values, Mapping) and {*values} == {PROFILE}:
             levels = {name: _levels((name,), agreed) for name in known}
             estimates.append(read_profile(str(site), values[PROFILE], known, levels))
@@ -125,28 +125,28 @@ def read_summaries(
         if not isinstance(values, Mapping) or set(values) != KEYS:
             raise InputError(
                 f"{where}: give estimate, by coefficient, and covariance; or profile alone."
-            )
+            ).at(where)
         if not isinstance(values["estimate"], Mapping) or not values["estimate"]:
             raise InputError(
                 f"{where}.estimate is {values['estimate']!r}: give a number for each coefficient "
                 f"by name, such as {{{next(iter(known))!r}: 0.7}}."
-            )
+            ).at(f"{where}.estimate")
         for name in values["estimate"]:
             if name not in known:
-                raise InputError(f"{where}.estimate: {name!r}: {unknown(name, known)}.")
+                raise wrong(f"{where}.estimate", f": {name!r}: {unknown(name, known)}.")
         try:
             estimate = np.array([float(value) for value in values["estimate"].values()])
             covariance = np.array(values["covariance"], float)
         except (TypeError, ValueError):
             raise InputError(
                 f"{where}: estimate or covariance contains something other than numbers."
-            ) from None
+            ).at(where) from None
         size = len(estimate)
         if covariance.shape != (size, size) or not size:
             raise InputError(
                 f"{where}.covariance has the shape {covariance.shape}: give {size} lines of {size} "
                 f"numbers, in the order of {', '.join(values['estimate']) or 'the estimate'}."
-            )
+            ).at(f"{where}.covariance")
         scale = np.sqrt(np.abs(np.outer(np.diag(covariance), np.diag(covariance))))
         same = np.abs(covariance - covariance.T) <= ASYMMETRIC * scale
         every = np.isfinite(covariance).all() and np.isfinite(estimate).all() and same.all()
@@ -154,6 +154,6 @@ def read_summaries(
             raise InputError(
                 f"{where}: estimates must be finite, and covariance symmetric and positive "
                 "definite, with variances (squares of standard errors) on its diagonal."
-            )
+            ).at(where)
         estimates.append(SiteEstimate(str(site), tuple(values["estimate"]), estimate, covariance))
     return tuple(estimates)

@@ -323,7 +323,7 @@ def merged_order(
         raise InputError(
             f"the column {column!r} is declared with the orders {orders}: give levels = "
             f"{{ {key(column)} = [...] }}."
-        ) from None
+        ).at(column) from None
     return (*order, *(other for other in others if other not in order))
 
 
