@@ -382,5 +382,6 @@ seed = 1
     assert honest.numbers["settled"] == 0
     assert lying.numbers["settled_before"] > 0  # for all the noise of its answers
     assert lying.numbers["settled_after"] == 0
-    assert "maximum_settled_rows" in lying.numbers["refused"]
+    # Its questions are answered with more noise, or refused where that does not help.
+    assert lying.numbers["refused"] == "" or "maximum_settled_rows" in lying.numbers["refused"]
     assert not findings["who took part, from the draws alone"].known
