@@ -114,7 +114,12 @@ def _download(file: RemoteFile, address: str, path: Path) -> bytes:
     fetch = pooch.HTTPDownloader(timeout=TIMEOUT_SECONDS)
 
     def fetch_verified(url: str, output: str, cache: Any) -> None:
-        fetch(url, output, cache)
+        try:
+            fetch(url, output, cache)
+        except OSError as error:
+            if (response := getattr(error, "response", None)) is not None:
+                response.close()  # pooch leaves it open
+            raise
         _verify(file, Path(output).read_bytes(), url)
 
     pooch.get_logger().setLevel("WARNING")
