@@ -132,6 +132,15 @@ def test_what_is_no_fit_stays_what_it_is() -> None:
     assert made["pulls"][1, 0] == np.inf
 
 
+def test_two_fits_that_overflow_are_not_compared() -> None:
+    """Where two starts climb out of range a difference of infinities was taken."""
+    answer, _ = fits()
+    answer["precisions"][:2, 0] = np.inf
+    made = rounded_fits(answer, 280, np.random.default_rng(1), 1.0).arrays
+    assert np.isinf(made["precisions"][:2, 0]).all()
+    assert np.isfinite(made["precisions"][2]).all()
+
+
 def test_sums_of_a_spread_between_sites_are_those_of_the_rounded_fit() -> None:
     """Each number within what rounding moves it, and all of them by the same w, b and v."""
     answer, precisions = fits(3)

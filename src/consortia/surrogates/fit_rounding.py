@@ -149,12 +149,15 @@ def _first_of_equals(
     """Find for each fit the first one that is the same by far less than a unit."""
     first, d = np.arange(len(pulls)), pulls.shape[1]
     rows, columns = np.triu_indices(d)
+    finite = np.isfinite(np.concatenate([triangles, pulls], axis=1)).all(axis=1)
     for index in range(1, len(pulls)):
         for before in range(index):
+            if first[before] != before or not finite[[before, index]].all():
+                continue
             root = np.sqrt(np.abs(triangles[before, rows == columns]))
             scale = np.maximum(root[rows] * root[columns], np.abs(triangles[before]))
             off = np.abs(triangles[index] - triangles[before])
-            if first[before] != before or not (off <= EQUAL * relative * scale).all():
+            if not (off <= EQUAL * relative * scale).all():
                 continue
             away = pulls[index] - pulls[before]
             distance = away @ solved(symmetric(triangles[before], d), away)  # squared, in sds
