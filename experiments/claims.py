@@ -404,6 +404,7 @@ class Study:
         estimates: of its time, by scale.
         notes: what is read how, for the card.
         claims: that it bears on.
+        alone: it measures times, which nothing that runs at once may spoil.
     """
 
     name: str
@@ -417,6 +418,7 @@ class Study:
     estimates: Mapping[str, str]
     notes: str
     claims: tuple[Claim, ...]
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ def test_a_week_of_studies_settles_no_row_and_names_the_difference(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="the account of all studies is full after four or so")
+@pytest.mark.xfail(strict=True, reason="the account of all studies is full after four or so")
 def test_all_honest_studies_of_a_week_have_a_posterior(tmp_path: Path) -> None:
     """Of seven weeks the covariate less had one in four, the export in five, half the rows in none.
 

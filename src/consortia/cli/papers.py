@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import subprocess
@@ -90,11 +91,10 @@ def run(
             raise InputError("name one paper, or pass --all.")
         if name is not None and name not in claims.PAPERS:
             raise InputError(f"no paper is called {name!r}; there are {', '.join(claims.PAPERS)}.")
-        if every and not store:  # the pages are written by a single process
-            options = [f"--scale={scale.value}", f"--seed={seed}", f"--out={out}"]
+        if every and scale is Scale.quick and not store:  # long runs print as they go
+            options = [f"--seed={seed}", f"--out={out}", *["--resume"] * resume]
             options += [] if figure is None else [f"--figure={figure}"]
-            longest = sorted(claims.PAPERS, key=lambda each: -len(claims.read(each).studies))
-            _run_all(longest, options + ["--resume"] * resume)
+            _run_all([claims.read(each) for each in claims.PAPERS], options)
             return
         for named in claims.PAPERS if every else (name,):
             paper = claims.read(named)
@@ -123,16 +123,19 @@ def write() -> None:
         _write_pages()
 
 
-def _run_all(names: Sequence[str], options: Sequence[str]) -> None:
-    """Run papers in processes of their own, as many at once as there are processors."""
-    command = [sys.executable, "-m", "consortia", "papers", "run"]
+def _run_all(papers: Sequence[Any], options: Sequence[str]) -> None:
+    """Run papers in processes, as many at once as processors; those that measure times alone."""
 
-    def ended(name: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, name, *options], stdout=subprocess.PIPE, text=True)
+    def ended(paper: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "consortia", "papers", "run", paper.name, *options]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True)
 
+    alone = [paper for paper in papers if any(study.alone for study in paper.studies)]
+    longest = sorted(papers, key=lambda paper: -len(paper.studies))
     failed = 0
-    with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
-        for process in pool.map(ended, names):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        ends = pool.map(ended, [paper for paper in longest if paper not in alone])
+        for process in itertools.chain(ends, map(ended, alone)):
             typer.echo(process.stdout, nl=False)
             failed = failed or process.returncode
     if failed:  # it has said why

@@ -62,8 +62,8 @@ def beforehand(study: Study, file: Path | None, site: str) -> str:
     if exposed:
         kind = f"in which a mean exp(...) has a value as far out as yours of {', '.join(exposed)}"
     return (
-        f"Of {runs} made-up studies {kind} {ended} ended early, without a result, as answers would "
-        "have settled a row without the noise with which no draws were found: a probability of "
+        f"Of {runs} made-up studies {kind} {ended} ended early, without a result: with the noise "
+        "that keeps answers from settling a row no draws were found. That is a probability of "
         f"{chance:.2f}, at most {most:.2f} (95 %), if yours is like them: 3 to 25 sites of 60 to "
         "3,000 rows. consortia site rehearse tries it with your rows."
         + " Ask for log() of the column."
