@@ -18,12 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 
-def test_every_method_has_a_page_that_says_when_to_take_it() -> None:
+def test_every_method_has_a_page_that_says_when_to_use_it() -> None:
     pages = {page.stem: page.read_text(encoding="utf-8") for page in DOCS.glob("methods/*.rst")}
     assert set(pages) == set(ALGORITHMS), "docs/methods/ has a page NAME.rst for each method"
     index = (DOCS / "methods" / "index.md").read_text(encoding="utf-8")
     for name, text in pages.items():
-        assert "**Take it" in text
+        assert "**Use it" in text
         assert f".. algorithm:: {name}\n" in text
         assert f"\n{name}\n" in index, f"{name} is not among the contents of docs/methods/index.md"
 
