@@ -15,6 +15,7 @@ from consortia.data.digest import RowDigests, of_cells
 from consortia.engines.messages import settled as measuring
 from consortia.engines.messages.accounts import Account, same_rows
 from consortia.engines.messages.settled import Settled
+from consortia.store.checkpoint import Checkpoint, read, write
 
 KEY = b"a site's secret"
 ROWS = 24
@@ -48,10 +49,21 @@ def ask(measure: Settled, seed: int, points: int = 12, noise: float = 0.05) -> i
     return measure.add([Revealed(at, (0,), None)._replace(errors=errors)]).settled
 
 
-def information(path: Path) -> float:
+def account_of(path: Path) -> Account:
     account = Account.read(path)
     assert account is not None
-    return float(np.square(account.root).sum())
+    return account
+
+
+def information(path: Path) -> float:
+    return float(np.square(account_of(path).root).sum())
+
+
+def information_on(account: Account, rows: np.ndarray, names: tuple[str, ...]) -> float:
+    """The information on some values of rows that an account has, by their index there."""
+    of_columns = [account.columns.names.index(name) for name in names]
+    parts = account.root.reshape(len(account.root), len(account.are_sums), -1)
+    return float(np.square(parts[:, rows][..., of_columns]).sum())
 
 
 def test_a_version_with_more_rows_counts_what_the_one_before_has_told(tmp_path: Path) -> None:
@@ -78,8 +90,7 @@ def test_a_study_with_a_covariate_more_counts_what_the_one_before_has_told(tmp_p
             ask(settled(alone, columns, formula), number)
             told += information(alone)
             alone.unlink()
-        account = Account.read(path)
-        assert account is not None
+        account = account_of(path)
         assert information(path) == pytest.approx(told, rel=1e-6)
         assert {*account.columns.names} <= {"age", "dose", "crp"}
         path.unlink()
@@ -142,23 +153,18 @@ def test_rows_that_a_study_does_not_look_at_stay_in_the_account(tmp_path: Path, 
     whole, path = table(2000 if rows == 2000 else ROWS), tmp_path / "file.bin"
     ask(settled(path, whole, "ill ~ age + dose"), 0)
 
-    def told(of: RowDigests) -> float:
-        account = Account.read(path)
-        assert account is not None
-        return float(np.square(account.of(of, ("age", "dose"))).sum())
-
-    first = Account.read(path)
-    assert first is not None
+    first = account_of(path)
     few = {name: values[:rows] for name, values in whole.items()}
     study = settled(path, few, "ill ~ age + dose + crp")
-    gone = same_rows(study._digests, first.rows) < 0
-    left_out = np.flatnonzero(gone & ~first.are_sums)  # sums of before count as known
-    others = RowDigests(first.rows.names, first.rows.cells[left_out])
-    before = told(others)
+    left_out = np.flatnonzero((same_rows(study._digests, first.rows) < 0) & ~first.are_sums)
+    before = information_on(first, left_out, ("age", "dose"))
     assert len(left_out) > 10
     assert before > 0
     ask(study, 1)
-    assert told(others) == pytest.approx(before, rel=1e-6)
+    kept = account_of(path)
+    known = same_rows(kept.rows, RowDigests(first.rows.names, first.rows.cells[left_out]))
+    assert (known >= 0).all()
+    assert information_on(kept, known, ("age", "dose")) == pytest.approx(before, rel=1e-6)
 
 
 def test_a_study_that_runs_beside_a_wider_one_keeps_its_columns(tmp_path: Path) -> None:
@@ -167,8 +173,7 @@ def test_a_study_that_runs_beside_a_wider_one_keeps_its_columns(tmp_path: Path) 
     ask(settled(path, columns, "ill ~ age + crp"), 0)
     told = information(path)
     ask(narrow, 1)
-    account = Account.read(path)
-    assert account is not None
+    account = account_of(path)
     assert {*account.columns.names} == {"age", "crp"}
     alone = tmp_path / "alone.bin"
     ask(settled(alone, columns, "ill ~ age"), 1)
@@ -184,13 +189,13 @@ def test_sums_over_other_rows_hide_no_more_than_these_rows_do(
     deviations, looked_at = {}, {}
     for name, most in (("all", 10_000), ("sums", 30), ("known", 30)):
         monkeypatch.setattr(measuring, "MOST_UNKNOWNS", most)
+        monkeypatch.setattr(measuring, "ALL_UNKNOWN", most)
         monkeypatch.setattr(measuring, "MOST_SUMS", 0 if name == "known" else 200)
         measure = settled(tmp_path / name, columns, formula)
         ask(measure, 0, 60)
-        account = Account.read(tmp_path / name)
-        assert account is not None
+        account = account_of(tmp_path / name)
         assert account.are_sums.sum() == (4 if name == "sums" else 0)
-        deviations[name] = measure._deviations(account.root)
+        deviations[name] = measure._deviations(account)
         looked_at[name] = measure.unknowns.rows
     assert (looked_at["sums"] == looked_at["known"]).all()
     every = deviations["all"][looked_at["sums"]]
@@ -201,24 +206,69 @@ def test_sums_over_other_rows_hide_no_more_than_these_rows_do(
     assert np.median(deviations["sums"] / deviations["known"]) > 1.2
 
 
-def test_sums_count_as_known_once_answers_are_of_other_rows_or_columns(tmp_path: Path) -> None:
-    """What these say of the sums is not noted: it could take them off the answers of both."""
-    path, columns = tmp_path / "file.bin", table(400)
-    fewer = {name: values[:-20] for name, values in columns.items()}
-    ask(settled(path, columns, "ill ~ age + dose"), 0)
+def two_versions(path: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Return rows and their values' uncertainty after studies of two versions of a file."""
+    monkeypatch.setattr(measuring, "MOST_UNKNOWNS", most)
+    monkeypatch.setattr(measuring, "ALL_UNKNOWN", most)
+    columns = table(120)
+    for name in ("age", "dose", "crp"):  # the same rows are farthest out in both
+        middle = columns[name].mean()
+        columns[name][:30] = middle + 4 * (columns[name][:30] - middle)
+    first = {name: values[:90] for name, values in columns.items()}
+    studies = [(first, "ill ~ age + dose + crp"), (columns, "ill ~ age + dose")]
+    measures = []
+    for seed, (rows, formula) in enumerate([*studies, (first, "ill ~ dose")]):
+        measures.append(settled(path, rows, formula))
+        ask(measures[-1], seed, 60)
+    account = account_of(path)
+    # What is said of a row before it is looked at counts for sums alone.
+    at = same_rows(account.rows, digests_of(columns))[measures[0].unknowns.rows]
+    deviations = measuring._deviations(account.root, np.tile([True] * 3, len(account.are_sums)))
+    return np.column_stack([measures[0].unknowns.rows, deviations.reshape(-1, 3)[at]])
+
+
+def test_sums_are_the_same_unknowns_in_all_versions_and_studies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New rows have sums of their own; of each value less is known than if sums were known."""
+    every = two_versions(tmp_path / "all", 10_000, monkeypatch)
+    sums = two_versions(tmp_path / "sums", 60, monkeypatch)
+    assert account_of(tmp_path / "sums").sums.weights.shape == (100, 4 + 3)
+    monkeypatch.setattr(measuring, "MOST_SUMS", 0)
+    known = two_versions(tmp_path / "known", 60, monkeypatch)
+    every = every[sums[:, 0].astype(int)]
+    assert (sums[:, 0] == every[:, 0]).all()
+    assert (sums[:, 0] == known[:, 0]).all()
+    assert len(sums) == 20
+    assert (known <= sums + 1e-6).all()
+    assert (sums <= every + 1e-6).all()
+    assert np.median(sums[:, 1:] / known[:, 1:]) > 1.2
+
+
+def test_rows_count_as_known_where_two_studies_have_other_sums(tmp_path: Path) -> None:
+    """Two studies of a new version begin at once: each has made sums of the new rows."""
+    path, columns = tmp_path / "file.bin", table(800)
+    fewer = {name: values[:-300] for name, values in columns.items()}
+    ask(settled(path, fewer, "ill ~ age + dose"), 0)
+    others = [settled(path, columns, formula) for formula in ("ill ~ age", "ill ~ age + crp")]
+    for seed, measure in enumerate(others):
+        ask(measure, 1 + seed)
+    account = account_of(path)
+    assert not account.are_sums.any()
+    assert not account.sums.weights.size
     again = settled(path, columns, "ill ~ age + dose")
+    assert not again.unknowns.sums.size
+    assert ask(again, 3) >= 0
+
+
+def test_accounts_of_earlier_versions_of_the_package_have_no_unknown_sums(tmp_path: Path) -> None:
+    path, columns = tmp_path / "file.bin", table(400)
+    ask(settled(path, columns, "ill ~ age + dose"), 0)
+    stored = read(path)
+    arrays = {name: of for name, of in stored.arrays.items() if "others" not in name}
+    del arrays["weights"]
+    write(path, Checkpoint({"columns": stored.header["columns"]}, arrays))
+    again = settled(path, columns, "ill ~ age + dose")
+    assert not again.unknowns.sums.size
     ask(again, 1)
-    account = Account.read(path)
-    assert account is not None
-    assert account.are_sums.sum() == 3
-    for other in (settled(path, fewer, "ill ~ age"), settled(path, columns, "ill ~ age + crp")):
-        for measure in (other, again):
-            ask(measure, 2)
-            account = Account.read(path)
-            assert account is not None
-            assert not account.are_sums.any()
-            told = account.of(measure._digests, measure._columns.names)
-            shape = len(told), measure.unknowns.total, -1
-            told = told.reshape(shape)
-            assert not told[:, measure._are_sums].any()
-            assert np.abs(told[:, ~measure._are_sums]).max() > 0
+    assert not account_of(path).are_sums.any()

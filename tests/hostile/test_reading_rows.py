@@ -427,9 +427,9 @@ def test_the_rehearsal_of_a_method_that_is_measured_knows_all(tmp_path: Path) ->
     assert found["an honest run"].numbers["settled"] == 0
     assert "settle 0 of 120 rows" in found["an honest run"].sentence
     server = found["a server that lies"].numbers
-    assert server["settled_before"] > 90
+    assert server["settled_before"] == 120  # of so few rows all are looked at
     assert server["settled_after"] == 0
-    assert server["messages_after"] < 3
+    assert server["messages_after"] <= 3  # each with as much noise as keeps rows from being settled
     assert "the site's policy does not permit this" in str(server["refused"])
 
 

@@ -140,9 +140,23 @@ MUTANTS = (
     ),
     Mutant(  # what earlier answers told is forgotten
         "engines/messages/settled.py",
-        "stacked = np.concatenate([before.of(rows, self._columns.names), new])",
-        "stacked = np.concatenate([0 * before.of(rows, self._columns.names), new])",
+        "triangular_root(np.concatenate([before.root, new]))",
+        "triangular_root(np.concatenate([0 * before.root, new]))",
         "hostile/test_settled_rows.py::test_what_answers_settle_adds_up_over_answers_and_runs",
+    ),
+    Mutant(  # rows of known sums are unknown anew in the next version
+        "engines/messages/settled.py",
+        "noted = looked_at | (known >= 0) | (not sums.whole)",
+        "noted = looked_at | (known < -1) | (not sums.whole)",
+        "hostile/test_joint_accounts.py::"
+        "test_sums_are_the_same_unknowns_in_all_versions_and_studies",
+    ),
+    Mutant(  # a run's first answers keep to shares of what nobody has told
+        "engines/messages/conversing.py",
+        "share = spent + (1 - spent) * SHARES[",
+        "share = spent * 0 + SHARES[",
+        "hostile/test_differences.py::"
+        "test_a_week_of_studies_settles_no_row_and_refuses_the_differences_alone",
     ),
     Mutant(  # categorical values count as unknown where measured ones are judged
         "engines/messages/settled.py",

@@ -24,9 +24,11 @@ factory = "our_week:made"
 name = "few_rounds"
 """
 PLAIN = {"formula": "ill ~ age + dose", "require": "", "missing": "complete", "more": ""}
+LESS, COMPARED_WITH = "a covariate less", "compared with a covariate less"
 EXPORTS = [
     "an updated export, 12 rows more",
     "an export with one row more",
+    "an export with one value corrected",
     "the rows without the first half",
 ]
 
@@ -35,7 +37,7 @@ EXPORTS = [
 def stages(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
     """The stages that were made; none of them runs."""
     made: list[Stage] = []
-    monkeypatch.setattr(Stage, "run", lambda stage: made.append(stage))
+    monkeypatch.setattr(Stage, "run_all", lambda stage: made.append(stage))
     return made
 
 
@@ -58,8 +60,8 @@ def policy_of(stage: Stage) -> str:
 def test_a_factory_beside_the_study_is_found(tmp_path: Path, stages: list[Stage]) -> None:
     (tmp_path / "our_week.py").write_text("def made():\n    pass\n")
     found = week(tmp_path, FACTORY, north(tmp_path))
-    assert [title for title, day in found.items() if day.untried] == ["a covariate less"]
-    assert len(stages) == 5
+    assert [title for title, day in found.items() if day.untried] == [LESS, COMPARED_WITH]
+    assert len(stages) == 6
     assert {stage.study.path for stage in stages} == {tmp_path / "study.toml"}
 
 
@@ -73,8 +75,9 @@ def test_a_study_that_cannot_be_made_is_named(
     np.savez(rows, age=np.zeros(3), ill=np.zeros(3))
     found = week(tmp_path, FORMULA.format(**PLAIN | {"formula": formula}), rows)
     untried = {title: day.untried for title, day in found.items() if day.untried}
-    assert [*untried] == ["a covariate less", *EXPORTS]
-    assert "no formula of several covariates" in untried.pop("a covariate less")
+    assert [*untried] == [LESS, COMPARED_WITH, *EXPORTS]
+    assert "no formula of several covariates" in untried.pop(LESS)
+    assert "no formula of several covariates" in untried.pop(COMPARED_WITH)
     assert {*untried.values()} == {"north.npz does not hold text: export it as .csv."}
     assert len(stages) == 2
 
@@ -83,12 +86,11 @@ def test_a_covariate_is_left_out_whatever_quotes_the_formula_has(
     tmp_path: Path, stages: list[Stage]
 ) -> None:
     text = FORMULA.format(**PLAIN).replace('"ill ~ age + dose"', "'ill ~ age + dose'")
-    assert not week(tmp_path, text, north(tmp_path))["a covariate less"].untried
-    assert [stage.study.model.formula for stage in stages[1:4]] == [
-        "ill ~ age + dose",
-        "ill ~ age",
-        "ill ~ age + dose",
-    ]
+    assert not week(tmp_path, text, north(tmp_path))[LESS].untried
+    both = ["ill ~ age + dose", "ill ~ age"]
+    assert [stage.study.model.formula for stage in stages[1:4]] == [*both, both[0]]
+    assert [stage.study.compare is not None for stage in stages[1:4]] == [False, False, True]
+    assert stages[3].study.compare.formula == "ill ~ age"
 
 
 def test_rows_are_copied_in_the_encoding_that_they_have(
@@ -100,11 +102,12 @@ def test_rows_are_copied_in_the_encoding_that_they_have(
     week(tmp_path, FORMULA.format(**PLAIN), data)
     exports = [
         (tmp_path / "week" / f"day{number}" / "north.csv").read_bytes().splitlines()
-        for number in (3, 4, 5)
+        for number in (4, 5, 6, 7)
     ]
     assert exports == [
         [*lines, *lines[1::2]],
         [*lines, lines[1]],
+        [lines[0], lines[1].replace(b"1,0,", b"1,1,"), *lines[2:]],
         [lines[0], *lines[13:]],
     ]
 
@@ -137,7 +140,7 @@ def test_a_rehearsal_says_which_policy_the_days_had(tmp_path: Path) -> None:
     policy.write_text(f'studies = ["{"0" * 64}"]\n{limits}')
     found = rehearsed(tmp_path / "study.toml", data, policy=policy, week=True)
     sentences = [each.sentence for each in found if each.attack.startswith("a week, ")]
-    assert len(sentences) == 6
+    assert len(sentences) == 8
     for sentence in sentences:
         assert sentence.startswith("0 answers leave under your policy. The answers of all studies")
         assert "on all versions of your rows together so far settle 0 of them" in sentence

@@ -3,12 +3,13 @@
 An export with other rows, or a study with other columns, says more of the values that it shares
 with those before. So one account holds what all answers say, of rows and columns by name: rows are
 known again by keyed digests of their cells, all but one of which must be equal, and columns by the
-labels of a model. What another version or study has no longer is taken for known while its answers
-are judged, which can only make the count of settled rows larger, and stays in the account.
+labels of a model. What another version or study has no longer stays in the account, as unknown as
+it was. Of large sites some rows are looked at, and sums over others, which all versions share.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +42,48 @@ class Columns(NamedTuple):
         )
 
 
+class Sums(NamedTuple):
+    """Unknown sums of rows that are not looked at.
+
+    The values of such a row are linear functions of the sums, by its weights, and else known. All
+    versions of a file share them: a sum of some rows of a version would tell those that are new in
+    the next, if the others were other unknowns there.
+    """
+
+    rows: RowDigests
+    weights: Float[np.ndarray, "n B"]
+    whole: bool = True  # whether all rows that are not looked at are among these
+
+    def digests(self, names: np.ndarray) -> np.ndarray:
+        """Return the digests by which the sums are known again, which no row has."""
+        made = np.zeros((self.weights.shape[1], len(names)), np.uint64)
+        for index, weights in enumerate(self.weights.T):
+            added = np.flatnonzero(weights)
+            parts = self.rows.cells[added], weights[added]
+            named = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
+            for at, name in enumerate(names):
+                rng = np.random.default_rng([int.from_bytes(named), int(name)])
+                made[index, at] = rng.integers(1, 2**64, None, np.uint64, endpoint=False)
+        return made
+
+    def and_over(self, rows: RowDigests, weights: Float[np.ndarray, "m C"]) -> Sums:
+        """Return these sums and more over further rows, each row with its weights in all C."""
+        names = self.rows.names if len(self.rows.cells) else rows.names
+        cells = np.zeros((len(rows.cells), len(names)), np.uint64)
+        _, here, there = np.intersect1d(names, rows.names, return_indices=True)
+        cells[:, here] = rows.cells[:, there]
+        wider = np.pad(self.weights, ((0, 0), (0, weights.shape[1] - self.weights.shape[1])))
+        joint = np.concatenate([self.rows.cells.reshape(-1, len(names)), cells])
+        return Sums(RowDigests(names, joint), np.concatenate([wider, weights]), self.whole)
+
+    def known(self) -> Sums:
+        """Return none, all their rows being known."""
+        return self._replace(weights=self.weights[:, :0])
+
+
+NO_SUMS = Sums(RowDigests(np.zeros(0, np.uint64), np.zeros((0, 0), np.uint64)), np.zeros((0, 0)))
+
+
 class Account(NamedTuple):
     """Information on values of some rows: its root, by rows and then columns."""
 
@@ -48,6 +91,7 @@ class Account(NamedTuple):
     rows: RowDigests  # that are looked at, and sums over others
     root: Float[np.ndarray, "r N"]
     are_sums: np.ndarray  # bool, of each of the rows
+    sums: Sums
 
     @classmethod
     def read(cls, path: Path) -> Account | None:
@@ -59,41 +103,43 @@ class Account(NamedTuple):
         columns = Columns(names, arrays["measured"], arrays["counted"])
         rows = RowDigests(arrays["names"], arrays["cells"])
         are_sums = arrays.get("are_sums", np.zeros(len(rows.cells), bool))
-        return cls(columns, rows, arrays["root"], are_sums)
+        if "weights" not in arrays:  # earlier versions of the package wrote none
+            return cls(columns, rows, arrays["root"], are_sums, NO_SUMS._replace(whole=False))
+        others = RowDigests(arrays["others_names"], arrays["others"])
+        sums = Sums(others, arrays["weights"], stored.header["whole"])
+        return cls(columns, rows, arrays["root"], are_sums, sums)
 
     def write(self, path: Path) -> None:
         """Write it."""
         flags = {"measured": self.columns.measured, "counted": self.columns.counted}
         arrays = {"names": self.rows.names, "cells": self.rows.cells, "root": self.root}
         flags["are_sums"] = self.are_sums
-        write(path, Checkpoint({"columns": list(self.columns.names)}, arrays | flags))
+        others, weights, whole = self.sums
+        arrays |= {"others_names": others.names, "others": others.cells, "weights": weights}
+        header = {"columns": list(self.columns.names), "whole": whole}
+        write(path, Checkpoint(header, arrays | flags))
 
     def is_of(self, rows: RowDigests, columns: Sequence[str]) -> bool:
         """Return True if these are its rows and columns."""
         same = self.columns.names == tuple(columns)
         return same and all(np.array_equal(*each) for each in zip(self.rows, rows, strict=True))
 
-    def of(self, rows: RowDigests, columns: Sequence[str]) -> Float[np.ndarray, "r N"]:
-        """Return the information on other rows and columns, 0 where there is none."""
-        known = same_rows(self.rows, rows)
-        shape = len(self.root), len(self.rows.cells), len(self.columns.names)
-        parts = self.root.reshape(shape)
-        made = np.zeros((len(parts), len(rows.cells), len(columns)))
-        for index, name in enumerate(columns):
-            if name in self.columns.names:
-                values = parts[:, known[known >= 0], self.columns.names.index(name)]
-                made[:, known >= 0, index] = values
-        return made.reshape(len(parts), -1)
-
     def joined(
-        self, rows: RowDigests, columns: Columns, information: Float[np.ndarray, "m N"]
+        self,
+        rows: RowDigests,
+        columns: Columns,
+        information: Float[np.ndarray, "m N"],
+        are_sums: np.ndarray,
+        sums: Sums,
     ) -> Account:
         """Return the account with more information; it keeps other rows, and all other columns.
 
         Args:
-            rows: that are looked at; sums over others count as known from now on.
+            rows: that are looked at, and sums; those that are not among them count as known.
             columns: of the study.
             information: by these rows and then columns.
+            are_sums: of each of the rows.
+            sums: what these are.
         """
         known, every = same_rows(self.rows, rows), columns.and_those_of(self.columns)
         parts = self.root.reshape(len(self.root), len(self.rows.cells), len(self.columns.names))
@@ -114,7 +160,8 @@ class Account(NamedTuple):
         added = np.zeros((len(information), *before.shape[1:]))
         added[:, :looked_at, :width] = information.reshape(-1, looked_at, width)
         stacked = np.concatenate([before, added]).reshape(len(before) + len(added), -1)
-        return Account(every, joint, triangular_root(stacked), np.zeros(len(joint.cells), bool))
+        flags = np.concatenate([are_sums, np.zeros(len(joint.cells) - looked_at, bool)])
+        return Account(every, joint, triangular_root(stacked), flags, sums)
 
 
 def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:

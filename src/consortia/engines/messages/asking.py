@@ -350,9 +350,9 @@ class RequestChannel:
 
 
 ADVICE = {
-    "maximum_settled_rows": "A patient stands out there, or rows are few: ask for fewer columns "
-    "or parameters, bound far-out values (such as a term log(crp)), merge "
-    "small sites, or narrow the prior, and run the study again",
+    "maximum_settled_rows": "A patient stands out there, rows are few, or many studies used them "
+    "before: ask for fewer columns or parameters, bound far-out values (such as a term log(crp)), "
+    "merge small sites, or narrow the prior, and run the study again",
     "minimum_rows_changed": "Another study or run there used all but a few of the same rows: take "
     "the same file; name the columns that any of the studies needs in data.require of all; or take "
     'model.missing = "impute"',

@@ -47,14 +47,18 @@ SETTLED, MEASURE = "settled", 3
 measured: what another one has stored is of other values."""
 
 SHARES = (0.2, 0.5, 0.75, 0.9, 0.95)
-"""Shares of what settles a row that a run's first answers use together, if more noise can keep them
-to it: one that used all would end the run at the next. Local fits and an exploration come first;
-they shape proposals alone, so that noise costs less there than where draws are made."""
+"""Shares that a run's first answers use together of what earlier runs have left of the information
+that settles a row, if more noise can keep them to it: one that used all would end the run at the
+next. Local fits and an exploration come first; they shape proposals alone, so that noise costs less
+there than where draws are made."""
 
 SURELY_LESS = 4.0
 """Times that an answer tells less than by its larger noise alone, as far-out numbers are lost."""
 
 LAST_EXACT = OrderedDict[Any, Answer]()
+
+SPENT = "spent"
+"""File of a run with the information that earlier runs had spent before its first answer."""
 
 Permit = Callable[[Statement | None], None]
 
@@ -166,7 +170,8 @@ class QueryRuntime(SiteWork):
             return values, self._leaving(function, request, exact, factor).arrays, None
         tried = [(1.0, 1.0)]
         if function.noise or function.rounding is not None:
-            share = SHARES[min(label.iteration, len(SHARES) - 1)]
+            spent = self._spent_before
+            share = spent + (1 - spent) * SHARES[min(label.iteration, len(SHARES) - 1)]
             last = FACTORS[-1] if function.rounding is None else COARSEST
             tried = [*((factor, share) for factor in FACTORS), (last, 1.0)]
         least = 0.0
@@ -294,6 +299,16 @@ class QueryRuntime(SiteWork):
         whole = trees.map_leaves(lambda leaf: leaf[0], rows)
         seed = int(named[32:], 16)
         return Settled(self._target, whole, self.rows, path, seed, digests)
+
+    @functools.cached_property
+    def _spent_before(self) -> float:
+        """Information that the answers of earlier runs hold, of what settles a row; 1 at most."""
+        before = self._files.kept(SPENT)
+        runs = {} if before is None else before.header["runs"]
+        if self._run not in runs:
+            runs = runs | {self._run: min(self._settled.spent(), 1.0)}
+            self._files.keep(SPENT, {}, runs=runs)
+        return float(runs[self._run])
 
     def _function(self, label: Label, request: Envelope) -> SiteFunction:
         """Return the function of the site's own study that a label names."""

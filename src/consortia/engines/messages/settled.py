@@ -18,7 +18,6 @@ rows of the site. Of other likelihoods that are no sum over rows, as a partial o
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -39,8 +38,10 @@ from consortia.data.digest import RowDigests, of_rows
 from consortia.data.patterns import is_categorical, is_response
 from consortia.engines.kept import kept
 from consortia.engines.messages.accounts import (
+    NO_SUMS,
     Account,
     Columns,
+    Sums,
     products_of,
     same_rows,
     triangular_root,
@@ -53,16 +54,19 @@ NEAR = 0.1
 """Standard deviations of a column to within which a settled value is known: twice as far as a row
 may be off that counts as read in a rehearsal."""
 
-MOST_UNKNOWNS = 300
-"""Values that are unknown together; of larger sites some rows are drawn."""
+MOST_UNKNOWNS, ALL_UNKNOWN = 300, 600
+"""Values that are unknown together where some rows are drawn, and of sites of which none are drawn:
+in a second study with other columns, rows that were not drawn have to count as known, which of
+few rows makes others stand out."""
 
 ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
 """Error of a sum that is called exact, by the bytes of a number; larger sums have larger ones."""
 
-MOST_SUMS, MOST_SUMMED = 200, 2000
-"""Sums over other rows that are unknown together, and such rows. One row stands out of many whose
-values are as unknown as its own by far less than of many that are known: of 1,700 rows the sums
-take nine tenths of what a fit tells of the row farthest out."""
+MOST_SUMS, MOST_SUMMED, MOST_NOTED = 200, 2000, 20_000
+"""Values of sums over other rows that are unknown together, such rows, and rows of a site up to
+which those that the next version adds are distinguished; of larger sites they count as known.
+One row stands out of many whose values are as unknown as its own by far less than of many that are
+known: of 1,700 rows the sums take nine tenths of what a fit tells of the row farthest out."""
 
 POINTS_AT_ONCE = 64
 
@@ -119,6 +123,30 @@ class Unknowns(NamedTuple):
         return len(self.rows) + self.sums.shape[1]
 
 
+class Noted(NamedTuple):
+    """The rows of a version that an account has, before a study of them begins."""
+
+    columns: Columns
+    looked_at: np.ndarray  # bool, of each row
+    rows: np.ndarray  # bool, of each whether it was looked at, or is known but for sums
+    weights: np.ndarray  # of each row in the account's sums
+    sums: Sums
+
+    @classmethod
+    def of(cls, account: Account | None, digests: RowDigests) -> Noted:
+        """Find rows in an account; there are none where it is None."""
+        count, none = len(digests.cells), np.zeros(0, bool)
+        columns, looked_at, sums = Columns((), none, none), np.zeros(count, bool), NO_SUMS
+        if account is not None:
+            columns, sums = account.columns, account.sums
+            looked_at = same_rows(account.rows, digests) >= 0
+        known = same_rows(sums.rows, digests)
+        weights = np.zeros((count, sums.weights.shape[1]))
+        weights[known >= 0] = sums.weights[known[known >= 0]]
+        noted = looked_at | (known >= 0) | (not sums.whole)
+        return cls(columns, looked_at, noted, weights, sums)
+
+
 class Settled:
     """The information that answers hold on a site's rows, over all runs of the same file.
 
@@ -148,24 +176,25 @@ class Settled:
         self._rng = np.random.default_rng(seed)
         if digests is None:
             digests = RowDigests(np.zeros(1, np.uint64), np.arange(count, dtype=np.uint64)[:, None])
-        self.unknowns = unknowns_of(rows, count, self._rng, target.model.host)
-        account, self._columns = Account.read(path), self.unknowns.columns
-        if account is not None:
-            self._columns = self._columns.and_those_of(account.columns)
-            before = same_rows(account.rows, digests) >= 0
-            width = len(self._columns.names)
-            self.unknowns = unknowns_of(rows, count, self._rng, target.model.host, before, width)
-        chosen, sums = self.unknowns.rows, self.unknowns.sums
-        if target.model.host is None:
-            self.unknowns = self.unknowns._replace(sums=sums[:, :0])
+        noted = Noted.of(Account.read(path), digests)
+        self.unknowns = unknowns_of(rows, count, self._rng, target.model.host, noted)
+        self._columns = self.unknowns.columns.and_those_of(noted.columns)
+        chosen, every = self.unknowns.rows, np.zeros((count, self.unknowns.sums.shape[1]))
+        every[self.unknowns.others] = self.unknowns.sums
+        new = np.setdiff1d(np.flatnonzero(~noted.rows), chosen)
+        whole = noted.sums.whole and count <= MOST_NOTED
+        new = new if whole else np.intersect1d(new, self.unknowns.others)
+        added = RowDigests(digests.names, digests.cells[new])
+        self._sums = noted.sums.and_over(added, every[new])._replace(whole=whole)
         self._are_sums = np.arange(self.unknowns.total) >= len(chosen)
-        self._digests = _with_sums(digests, self.unknowns)
+        cells = digests.cells[chosen], self._sums.digests(digests.names)
+        self._digests = RowDigests(digests.names, np.concatenate(cells))
         self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
         self._others = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.others], rows)
         self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], rows)
         self._same: Any = object()
         if (host := target.model.host) is not None:
-            which = self.unknowns.rows.tobytes(), self.unknowns.total
+            which = (getattr(self.unknowns, name).tobytes() for name in ("rows", "others", "sums"))
             parts = of_rows(self._every), *which, self.unknowns.moves
             self._same = host.digest, str(target.dtype), *parts
 
@@ -259,38 +288,47 @@ class Settled:
             new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with FileLock(f"{self._path}.lock"), one_thread():
-            before = Account.read(self._path)
-            # Answers on other rows or columns say something of these sums that nobody has noted.
-            whole = before is None or before.is_of(self._digests, self._columns.names)
-            parts = whole | ~self._are_sums
-            rows = RowDigests(self._digests.names, self._digests.cells[parts])
-            new = new.reshape(len(new), len(parts), -1)[:, parts].reshape(len(new), -1)
-            stacked = new
-            if before is not None:
-                stacked = np.concatenate([before.of(rows, self._columns.names), new])
-            root = triangular_root(stacked)
-            deviations, near = self._deviations(root), NEAR / math.sqrt(share)
-            smallest = deviations[:, self._columns.counted].min(initial=1.0)
-            self.excess = float((near / smallest) ** 2)
-            permit(self._statement(deviations, near))
-            if before is None or before.is_of(rows, self._columns.names):
-                account = Account(self._columns, rows, root, self._are_sums[parts])
-            else:
-                account = before.joined(rows, self._columns, new)
+            account = self._with(new)
+            deviations = self._deviations(account)
+            self.excess = _information_on(deviations) / share
+            permit(self._statement(deviations, 1 / math.sqrt(1 + share * (1 / NEAR**2 - 1))))
             account.write(self._path)
         return self._statement(deviations, NEAR)
 
+    def spent(self) -> float:
+        """Return the share that all answers so far hold of the information that settles a value."""
+        none = np.zeros((0, len(self._are_sums) * len(self._columns.names)))
+        return _information_on(self._deviations(self._with(none)))
+
+    def _with(self, new: Float[np.ndarray, "m N"]) -> Account:
+        """Return the account with more information."""
+        before, rows, are_sums = Account.read(self._path), self._digests, self._are_sums
+        if before is None:
+            return Account(self._columns, rows, triangular_root(new), are_sums, self._sums)
+        if before.is_of(rows, self._columns.names):
+            return before._replace(root=triangular_root(np.concatenate([before.root, new])))
+        sums, known = self._sums, before.sums.digests(rows.names)
+        if not np.isin(known, rows.cells).all():  # another process has noted others meanwhile
+            parts, width = ~are_sums, len(self._columns.names)
+            rows, are_sums = RowDigests(rows.names, rows.cells[parts]), are_sums[parts]
+            new = new.reshape(len(new), len(parts), width)[:, parts]
+            new = new.reshape(len(new), len(rows.cells) * width)
+            sums = before.sums.known().and_over(sums.rows, sums.weights[:, :0])
+        return before.joined(rows, self._columns, new, are_sums, sums)
+
     def _statement(self, deviations: Float[np.ndarray, "n k"], near: float) -> Statement:
-        known = (deviations < near)[:, self._columns.counted].any(axis=1)
+        known = (deviations < near).any(axis=1)
         return Statement(int(known.sum()), len(self.unknowns.rows), self._count)
 
-    def _deviations(self, root: Float[np.ndarray, "r N"]) -> Float[np.ndarray, "n k"]:
-        """Return the uncertainty of each value, in standard deviations of its column."""
-        width = len(self._columns.names)
-        count = root.shape[1] // max(width, 1)
-        measured = np.tile(self._columns.measured, count)
-        deviations = _deviations(root, measured).reshape(count, width)
-        return deviations[: len(self.unknowns.rows)]
+    def _deviations(self, account: Account) -> Float[np.ndarray, "n k"]:
+        """Return the uncertainty of the values that count, in standard deviations of their columns.
+
+        Those of rows that another version or study left out count, too.
+        """
+        columns, rows = account.columns, len(account.are_sums)
+        deviations = _deviations(account.root, np.tile(columns.measured, rows))
+        by_row = deviations.reshape(rows, len(columns.names))
+        return by_row[~account.are_sums][:, columns.counted]
 
     def _among_all(self, information: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m N"]:
         """Return information on the study's columns among those of all studies."""
@@ -331,6 +369,11 @@ class Settled:
                 information = triangular_root(information)
             blocks.append(information * units)
         return np.concatenate(blocks)
+
+
+def _information_on(deviations: Float[np.ndarray, "n k"]) -> float:
+    """Return the information on the best known value, as a share of that on a settled one."""
+    return float((1 / deviations.min(initial=1.0) ** 2 - 1) / (1 / NEAR**2 - 1))
 
 
 def _deviations(
@@ -480,9 +523,8 @@ def unknowns_of(
     rows: Any,
     count: int,
     rng: np.random.Generator,
-    host: HostDensity | None = None,
-    before: np.ndarray | None = None,
-    width: int = 0,
+    host: HostDensity | None,
+    noted: Noted,
 ) -> Unknowns:
     """Select the values of a site that count as unknown.
 
@@ -491,8 +533,7 @@ def unknowns_of(
         count: of true rows.
         rng: by which half of the rows are drawn where there are many; the others lie far out.
         host: of the model, which labels columns.
-        before: rows that an account has already, (count,), which are looked at first.
-        width: columns of this study and of those before.
+        noted: by the account before.
     """
     moves, units, measured, covariates = [], list[float](), list[bool](), list[bool]()
     axes = [] if host is None else [of for each in host.labels.values() for of in each]
@@ -524,36 +565,27 @@ def unknowns_of(
             covariates.append(not response)
         moves.append(tuple(leaf_moves))
     counted = np.array(covariates, bool)
-    most = max(MOST_UNKNOWNS // max(len(units), width, 1), 1)
+    of_all = Columns(tuple(names), np.array(measured, bool), counted if any(counted) else ~counted)
+    of_row = max(len(of_all.and_those_of(noted.columns).names), 1)
     chosen = np.arange(count)
-    if count > most:
+    most = max(MOST_UNKNOWNS // of_row, 1)
+    if count * of_row > ALL_UNKNOWN and count > most:
         sizes = [np.abs(column) for column, is_one in zip(known, counted, strict=True) if is_one]
         farthest = np.max(sizes, axis=0, initial=0.0) if sizes else np.zeros(count)
         order = np.argsort(-farthest, kind="stable")
         others = rng.permutation(order[most // 2 :])
-        if before is not None:
-            others = others[np.argsort(~before[others], kind="stable")]
+        others = others[np.argsort(~noted.looked_at[others], kind="stable")]
         chosen = np.sort(np.concatenate([order[: most // 2], others[: most - most // 2]]))
-    of_covariates = counted if counted.any() else ~counted
-    of_row = Columns(tuple(names), np.array(measured, bool), of_covariates)
-    others = np.setdiff1d(np.arange(count), chosen)
+    others, weights = np.setdiff1d(np.flatnonzero(~noted.rows), chosen), noted.weights
     if len(others) > MOST_SUMMED:
         others = others[np.linspace(0, len(others) - 1, MOST_SUMMED).astype(int)]
     wide = sorted(range(len(known)), key=lambda index: -np.abs(known[index]).max())
-    most = min(1 + len(known), MOST_SUMS // max(len(units), 1), len(others))
-    table = np.array([np.ones(count), *(known[index] for index in wide)])[:most, others]
-    sums = np.linalg.qr(table.T)[0] if most else np.zeros((0, 0))
-    of_each = tuple(moves), np.array(units), of_row
-    return Unknowns(*of_each, chosen.astype(np.int32), others, sums)
-
-
-def _with_sums(digests: RowDigests, unknowns: Unknowns) -> RowDigests:
-    """Return the digests of rows that are looked at, and those of sums, which no others have."""
-    count, names = unknowns.sums.shape[1], digests.names
-    cells = digests.cells[unknowns.rows]
-    parts = cells, digests.cells[unknowns.others], unknowns.sums
-    named = hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
-    named.update(repr(unknowns.columns.names).encode())
-    drawn = np.random.default_rng(int.from_bytes(named.digest()))
-    more = drawn.integers(1, 2**64, (count, len(names)), np.uint64, endpoint=False)
-    return RowDigests(names, np.concatenate([cells, more]))
+    most = MOST_SUMS // max(len(units), 1) - weights.shape[1]
+    table = np.array([np.ones(count), *(known[index] for index in wide)])[: max(most, 0), others]
+    if host is not None and table.size:
+        added = np.linalg.qr(table[: len(others)].T)[0]
+        weights = np.pad(weights, ((0, 0), (0, added.shape[1])))
+        weights[others, -added.shape[1] :] = added
+    others = np.flatnonzero(weights.any(axis=1))
+    of_each = tuple(moves), np.array(units), of_all
+    return Unknowns(*of_each, chosen.astype(np.int32), others, weights[others])

@@ -16,11 +16,14 @@ from consortia.engines.messages.transport import InProcess
 from consortia.federation import app
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.terms import terms_of
-from consortia.study.build import load_study
+from consortia.study.build import Study, load_study
 from consortia.study.files import names_of
 
 DEADLINE = 60.0
 """Seconds that a site has for an answer: it answers at once, or what it answers is not used."""
+
+
+Answer = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,20 @@ class Stage:
         self.log: dict[str, list[Exchange]] = {name: [] for name in self.names}
         self.halted_at: Envelope | None = None
         self._until: Callable[[Envelope], bool] | None = None
-        self.answers: dict[str, Callable[[bytes], bytes]] = {}
+        self._nodes: dict[str, dict[str, str]] = {}
         for name in self.names:
             (folder / name).mkdir(parents=True, exist_ok=True)
             (folder / name / app.POLICY).write_text(policy, encoding="utf-8")
             load_policy(folder / name / app.POLICY)
-            node = {"site": name, "data": str(files[name]), "folder": str(folder / name)}
-            site = app.site_of(self.study, node, {}, private=private, apart=True)
-            self.answers[name] = site.answer
+            parts = {"data": str(files[name]), "folder": str(folder / name)}
+            self._nodes[name] = {"site": name} | parts
+        self.answers = self._answers_of(self.study, private)
+
+    def _answers_of(self, study: Study, private: bool = True) -> dict[str, Answer]:
+        """Return the functions by which the sites answer messages of a study."""
+        nodes = self._nodes.items()
+        site_of = functools.partial(app.site_of, study, config={}, private=private, apart=True)
+        return {name: site_of(node).answer for name, node in nodes}
 
     def _answered(self, name: str, message: bytes) -> bytes:
         request = decode(message)
@@ -113,6 +122,23 @@ class Stage:
             return self.sample(self.engine())
         except Halted:
             return None
+
+    def run_all(self) -> None:
+        """Run the study beside its file, and what a comparison of models asks after it.
+
+        Raises:
+            SiteMissingError: a site refused, or was refused.
+        """
+        study, directory = self.study, self.path.parent / "run"
+        tree = self.sample(self.engine(), store=directory)
+        if study.left_out is not None:
+            afterwards = app.Afterwards(self._engine_of, None, quiet=True)
+            afterwards.leave_out(study.left_out, study.compared, directory, tree)
+
+    def _engine_of(self, study: Study) -> MessageEngine:
+        """Return the engine of a study that is run after this one."""
+        sites = dict(enumerate(self._answers_of(study).values(), 1))
+        return MessageEngine(InProcess(sites), self.names, study=terms_of(study).study)
 
     def sample(self, engine: MessageEngine, **options: Any) -> Any:
         """Return the result of the study with such an engine, and further options of a run."""

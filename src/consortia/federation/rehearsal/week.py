@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from consortia.data.dialect import separator_of
 from consortia.errors import ConsortiaError
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
@@ -29,6 +30,9 @@ TEXTS = (".csv", ".tsv", ".txt")
 
 FORMULA = re.compile(r"""^(formula *= *(["'])[^"'~]*~[^"'(|]*) \+ [\w.]+\2""", re.MULTILINE)
 """A formula that ends with a covariate, which can be left out."""
+
+MODEL = re.compile(r"^\[model\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+"""The table of the model."""
 
 
 class Day(NamedTuple):
@@ -82,7 +86,7 @@ def days(
             continue
         before, refused = len(settled_rows(stage, name)), ""
         try:
-            stage.run()
+            stage.run_all()
         except ConsortiaError as error:
             refused = str(error)
         settled = settled_rows(stage, name)
@@ -101,9 +105,15 @@ def _variants(text: str, data: Path) -> Iterator[_Variant]:
     yield _Variant("the study", text)
     yield _Variant("the same with another seed", _with_seed(text))
     formula = FORMULA.search(text)
-    fewer = text.replace(formula[0], formula[1] + formula[2], 1) if formula else ""
     why = "the study has no formula of several covariates, or one with functions or levels."
+    fewer = text.replace(formula[0], formula[1] + formula[2], 1) if formula else ""
     yield _Variant("a covariate less", fewer, untried="" if formula else why)
+    both, model = "", MODEL.search(fewer)
+    if model is None or "[compare]" in text:
+        why = why if model is None else "the study compares two models already."
+    else:
+        both, why = f"{text}\n[compare]\n{model[1]}", ""
+    yield _Variant("compared with a covariate less", both, untried=why)
     content, why = data.read_bytes(), ""
     head, *rows = [line for line in content.splitlines() if line] or [b""]
     if data.suffix.lower() not in TEXTS:
@@ -114,10 +124,30 @@ def _variants(text: str, data: Path) -> Iterator[_Variant]:
     exports = {
         f"an updated export, {MORE_ROWS} rows more": [*rows, *repeated],
         "an export with one row more": [*rows, *rows[:1]],
+        "an export with one value corrected": _corrected(head, rows, text),
         "the rows without the first half": rows[len(rows) // 2 :],
     }
+    unchanged = "no covariate of the file has two values."
     for title, lines in exports.items():
-        yield _Variant(title, text, b"\n".join([head, *lines, b""]), why)
+        same = why or (unchanged if lines == rows else "")
+        yield _Variant(title, text, b"\n".join([head, *lines, b""]), same)
+
+
+def _corrected(head: bytes, rows: list[bytes], text: str) -> list[bytes]:
+    """Return the rows with the value of another row in one cell of a covariate, if there is one."""
+    mark = separator_of(head.decode("utf-8", "replace")).encode()
+    formula = re.search(r"^formula *= *[^~\n]*~(.*)", text, re.MULTILINE)
+    words = re.findall(r"[\w.]+", formula[1]) if formula else []
+    cells = [line.split(mark) for line in rows]
+    for at, name in enumerate(head.split(mark)):
+        column = name.strip(b' "').decode("utf-8", "replace")
+        if column not in words if formula else f'target = "{column}"' in text:
+            continue
+        for row in cells:
+            if len(row) == len(cells[0]) > at and row[at] != cells[0][at] and row[at].strip():
+                changed = [*cells[0][:at], row[at], *cells[0][at + 1 :]]
+                return [mark.join(changed), *rows[1:]]
+    return rows
 
 
 def _with_seed(text: str) -> str:
