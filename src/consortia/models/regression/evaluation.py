@@ -273,6 +273,11 @@ def in_single(density: Density, rows: Rows) -> dict[str, np.ndarray] | None:
     }
 
 
+FEW_VALUES, FEW_OF_RULES = 2**20, 2**16
+"""Row values at nodes, up to which double precision costs nothing to speak of; where rules of
+quadrature are compared, an error of 1e-5 is small beside the tolerance of 0.01."""
+
+
 class RowByRow:
     """A likelihood that is a sum over rows, or over groups whose levels are integrated out."""
 
@@ -315,11 +320,11 @@ class RowByRow:
             total += np.concatenate(parts)
         return total
 
-    def _blocks(self, params: Params, nodes: int | None) -> Any:
+    def _blocks(self, params: Params, nodes: int | None, few: int = FEW_VALUES) -> Any:
         """Yield some points with the rows in the precision in which they are evaluated."""
         work = self._size * len(next(iter(params.values()))) * (nodes or 1)
         rows: Rows = self._rows
-        if work > FEW_VALUES and self._single is not None:
+        if work > few and self._single is not None:
             rows = self._single
             params = {name: values.astype(np.float32) for name, values in params.items()}
         for part in self._points(params, self._size):
@@ -403,7 +408,7 @@ class RowByRow:
         of_site = self._density.site_log_likelihood
         parts = [
             of_site(part, rows, self._mask, nodes)
-            for part, rows in self._blocks(params, sum(nodes))
+            for part, rows in self._blocks(params, sum(nodes), FEW_OF_RULES)
         ]
         return np.concatenate(parts, axis=1).T
 
@@ -556,9 +561,6 @@ RANK = 1e-12
 
 MOST_NODE_VALUES = 1_000_000
 """Rows times nodes where levels are integrated out, likewise: an estimate."""
-
-FEW_VALUES = 2**20
-"""Row values at nodes, up to which double precision costs nothing to speak of."""
 
 ROWS_AT_ONCE = 2**13
 """Rows that are computed together with some points, of a sum over rows."""
