@@ -12,6 +12,7 @@ import consortia
 from consortia.core.queries import Revealed
 from consortia.core.target import Target
 from consortia.data.digest import RowDigests, of_cells
+from consortia.engines.messages import accounts
 from consortia.engines.messages import settled as measuring
 from consortia.engines.messages.accounts import Account, same_rows
 from consortia.engines.messages.settled import Settled
@@ -243,6 +244,26 @@ def test_sums_are_the_same_unknowns_in_all_versions_and_studies(
     assert (known <= sums + 1e-6).all()
     assert (sums <= every + 1e-6).all()
     assert np.median(sums[:, 1:] / known[:, 1:]) > 1.2
+
+
+def test_rows_that_an_account_has_forgotten_count_as_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As new rows they would be unknown again, though answers were about them."""
+    monkeypatch.setattr(accounts, "MOST_KEPT", 30)
+    path, columns, formula = tmp_path / "file.bin", table(120), "ill ~ age + dose"
+    ask(settled(path, columns, formula), 0)
+    ask(settled(path, {name: values[:20] for name, values in columns.items()}, formula), 1)
+    kept = account_of(path)
+    assert len(kept.are_sums) == 20 + 15
+    assert len(kept.sums.rows.cells) == 85
+    monkeypatch.setattr(measuring, "MOST_UNKNOWNS", 60)
+    monkeypatch.setattr(measuring, "ALL_UNKNOWN", 60)
+    again = settled(path, columns, formula)
+    assert len(again.unknowns.rows) == 30
+    assert not again.unknowns.sums.size
+    ask(again, 2)
+    assert not account_of(path).are_sums.any()
 
 
 def test_rows_count_as_known_where_two_studies_have_other_sums(tmp_path: Path) -> None:

@@ -148,10 +148,14 @@ class Account(NamedTuple):
         most = MOST_KEPT // max(len(every.names), 1)
         kept = [index for index in np.argsort(-sizes, kind="stable")[:most] if sizes[index] > 0]
         names, old, new = np.intersect1d(self.rows.names, rows.names, return_indices=True)
-        joint = rows
+        joint, looked_at_before = rows, np.flatnonzero(~self.are_sums)
         if len(names) and kept:
             cells = np.concatenate([rows.cells[:, new], self.rows.cells[np.ix_(kept, old)]])
             joint, known = RowDigests(names, cells), np.concatenate([known, kept])
+        # Rows that are forgotten count as known if a later version has them.
+        lost = self.rows.cells[np.setdiff1d(looked_at_before, known)]
+        weights = np.zeros((len(lost), sums.weights.shape[1]))
+        sums = sums.and_over(RowDigests(self.rows.names, lost), weights)
         before = np.zeros((len(parts), len(joint.cells), len(every.names)))
         for index, name in enumerate(self.columns.names):
             at = every.names.index(name)
