@@ -19,9 +19,13 @@ from consortia.data.columns import Table
 from consortia.data.tables import read_table
 from consortia.errors import PolicyError, SiteRefusedError
 from consortia.federation.governance.holdings import rows_told
+from consortia.federation.governance.proposal import proposed
+from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal.stage import Stage
 from consortia.federation.rehearsal.week import days
 from consortia.models.regression.concentration import check_moments
 from consortia.models.regression.question import Question
+from consortia.study.build import load_study
 from consortia.study.formulas import question_in
 from tests.federation.governance.test_holdings import rows
 
@@ -267,6 +271,28 @@ def test_a_week_of_studies_settles_no_row_and_refuses_the_differences_alone(tmp_
     answers = {title: day.answers for title, day in ended.items()}
     assert answers.pop("compared with a covariate less") >= 6  # of two models
     assert min(answers.values()) >= 3
+
+
+def test_fits_of_a_later_study_keep_their_digits(tmp_path: Path) -> None:
+    """Answers before the third study hold a quarter of what settles a row, its fits hardly any."""
+    parts = {"formula": f"{AGE} + weight", "require": "", "missing": "complete", "more": ""}
+    files = {name: HOSPITALS / f"{name}.csv" for name in NAMES}
+    for seed in range(1, 4):
+        study = tmp_path / str(seed) / "study.toml"
+        study.parent.mkdir()
+        study.write_text(FORMULA.format(**parts).replace("seed = 1", f"seed = {seed}"))
+        policy = proposed(terms_of(load_study(study, HOSPITALS / "study.toml")))
+        policy = policy.replace("maximum_runs = 3", "maximum_runs = 9")
+        stage = Stage(study, files, tmp_path / "sites", policy, origin=HOSPITALS / "study.toml")
+        stage.run()
+    fits = [
+        exchange.answer
+        for log in stage.log.values()
+        for exchange in log
+        if exchange.request.values.get("function") == "local_fits"
+    ]
+    assert len(fits) == 3
+    assert all("noise" not in answer.values for answer in fits)
 
 
 def test_the_officer_reads_which_rows_are_left_out_and_changed(tmp_path: Path) -> None:
