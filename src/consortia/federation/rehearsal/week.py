@@ -31,7 +31,7 @@ TEXTS = (".csv", ".tsv", ".txt")
 FORMULA = re.compile(r"""^(formula *= *(["'])[^"'~]*~[^"'(|]*) \+ [\w.]+\2""", re.MULTILINE)
 """A formula that ends with a covariate, which can be left out."""
 
-MODEL = re.compile(r"^\[model\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+MODEL = re.compile(r"^\[ *model *\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
 """The table of the model."""
 
 
@@ -127,7 +127,7 @@ def _variants(text: str, data: Path) -> Iterator[_Variant]:
         "an export with one value corrected": _corrected(head, rows, text),
         "the rows without the first half": rows[len(rows) // 2 :],
     }
-    unchanged = "no covariate of the file has two values."
+    unchanged = "no covariate is a column of the file with two values."
     for title, lines in exports.items():
         same = why or (unchanged if lines == rows else "")
         yield _Variant(title, text, b"\n".join([head, *lines, b""]), same)
