@@ -39,7 +39,7 @@ class Bend(NamedTuple):
     def reference(self) -> np.ndarray:
         """Return draws of NUTS, (chains, draws, d)."""
         model = self.straight or self.model
-        tree = nuts(model, self.sites, draws=10_000, warmup=2000, target_acceptance=0.98)
+        tree = nuts(model, self.sites, draws=10_000, warmup=2000, target_acceptance=0.99)
         assert tree.attrs["divergences"] < 400  # one in a hundred
         return np.asarray(self.mapped(np.asarray(tree["posterior"]["x"], float)))
 
