@@ -142,30 +142,51 @@ def test_an_answer_about_a_large_file_looks_at_the_rows_of_those_before(tmp_path
     again = settled(path, columns, "ill ~ age + dose")
     np.testing.assert_array_equal(first.unknowns.rows, again.unknowns.rows)
     wider: Any = settled(path, columns, "ill ~ age + dose + crp")
-    assert len(wider.unknowns.rows) == 100
+    more = np.setdiff1d(wider.unknowns.rows, first.unknowns.rows)
+    assert np.isin(first.unknowns.rows, wider.unknowns.rows).all()
+    assert columns["crp"][more].min() > np.median(columns["crp"])  # far out in a new column
     ask(wider, 1)
-    shared = np.isin(wider.unknowns.rows, first.unknowns.rows).mean()
-    assert shared >= 0.5  # the others lie far out in crp
+    account = account_of(path)
+    # Earlier answers say of these rows what nobody has noted.
+    known = account.known[np.isin(wider.unknowns.rows, more).nonzero()[0]]
+    assert known[:, [account.columns.names.index(name) for name in ("age", "dose")]].all()
+    assert not known[:, account.columns.names.index("crp")].any()
+    assert known.sum() == account.known.sum()
+    # They were a part of sums: a value cannot be unknown twice.
+    assert account_of(path).are_sums.sum() == 0 < len(first.unknowns.others)
 
 
-@pytest.mark.parametrize("rows", [10, 2000])
-def test_rows_that_a_study_does_not_look_at_stay_in_the_account(tmp_path: Path, rows: int) -> None:
-    """A study of a subgroup, and a wider one of a large file, would else make a site forget."""
-    whole, path = table(2000 if rows == 2000 else ROWS), tmp_path / "file.bin"
+def test_rows_that_a_version_lacks_stay_in_the_account(tmp_path: Path) -> None:
+    """A study of a subgroup would else make a site forget."""
+    whole, path = table(), tmp_path / "file.bin"
     ask(settled(path, whole, "ill ~ age + dose"), 0)
-
     first = account_of(path)
-    few = {name: values[:rows] for name, values in whole.items()}
-    study = settled(path, few, "ill ~ age + dose + crp")
-    left_out = np.flatnonzero((same_rows(study._digests, first.rows) < 0) & ~first.are_sums)
-    before = information_on(first, left_out, ("age", "dose"))
-    assert len(left_out) > 10
-    assert before > 0
-    ask(study, 1)
+    before = information_on(first, np.arange(10, ROWS), ("age", "dose"))
+    ask(settled(path, {n: of[:10] for n, of in whole.items()}, "ill ~ age + dose + crp"), 1)
     kept = account_of(path)
-    known = same_rows(kept.rows, RowDigests(first.rows.names, first.rows.cells[left_out]))
+    known = same_rows(kept.rows, RowDigests(first.rows.names, first.rows.cells[10:]))
     assert (known >= 0).all()
+    assert before > 0
     assert information_on(kept, known, ("age", "dose")) == pytest.approx(before, rel=1e-6)
+
+
+def test_rows_that_a_wider_study_cannot_look_at_are_known_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says of them is not noted: taken for unknown, they would seem less known."""
+    monkeypatch.setattr(measuring, "MOST_UNKNOWNS", 30)
+    monkeypatch.setattr(measuring, "ALL_UNKNOWN", 60)
+    columns, path = table(40), tmp_path / "file.bin"
+    ask(settled(path, columns, "ill ~ age"), 0)
+    assert len(account_of(path).are_sums) == 40
+    ask(settled(path, columns, "ill ~ age + dose + crp"), 1)
+    account = account_of(path)
+    assert len(account.are_sums) == 20
+    assert len(account.others) == 20
+    again = settled(path, columns, "ill ~ age")
+    assert len(again.unknowns.rows) == 20
+    ask(again, 2)
+    assert len(account_of(path).are_sums) == 20
 
 
 def test_a_study_that_runs_beside_a_wider_one_keeps_its_columns(tmp_path: Path) -> None:
@@ -207,43 +228,63 @@ def test_sums_over_other_rows_hide_no_more_than_these_rows_do(
     assert np.median(deviations["sums"] / deviations["known"]) > 1.2
 
 
-def two_versions(path: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """Return rows and their values' uncertainty after studies of two versions of a file."""
+STUDIES = {
+    "other columns": [(120, "ill ~ age + dose"), (120, "ill ~ age + crp"), (120, "ill ~ dose")],
+    "more rows": [(90, "ill ~ age + dose + crp"), (120, "ill ~ age + dose"), (90, "ill ~ dose")],
+    "fewer rows": [(120, "ill ~ age + crp"), (30, "ill ~ age + crp"), (120, "ill ~ age + crp")],
+    "more columns": [(120, "ill ~ age"), (100, "ill ~ age + dose + crp"), (120, "ill ~ crp")],
+}
+
+
+def after(path: Path, most: int, name: str, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Return the uncertainty of all values after some studies; NaN where it counts as known."""
     monkeypatch.setattr(measuring, "MOST_UNKNOWNS", most)
-    monkeypatch.setattr(measuring, "ALL_UNKNOWN", most)
+    monkeypatch.setattr(measuring, "ALL_UNKNOWN", 2 * most)
     columns = table(120)
-    for name in ("age", "dose", "crp"):  # the same rows are farthest out in both
-        middle = columns[name].mean()
-        columns[name][:30] = middle + 4 * (columns[name][:30] - middle)
-    first = {name: values[:90] for name, values in columns.items()}
-    studies = [(first, "ill ~ age + dose + crp"), (columns, "ill ~ age + dose")]
-    measures = []
-    for seed, (rows, formula) in enumerate([*studies, (first, "ill ~ dose")]):
-        measures.append(settled(path, rows, formula))
-        ask(measures[-1], seed, 60)
+    columns["age"][100:] = columns["age"][:20]  # the same patients twice, but for a column
+    columns["dose"][100:] = columns["dose"][:20]
+    for seed, (rows, formula) in enumerate(STUDIES[name]):
+        ask(settled(path, {n: of[:rows] for n, of in columns.items()}, formula), seed, 60)
     account = account_of(path)
-    # What is said of a row before it is looked at counts for sums alone.
-    at = same_rows(account.rows, digests_of(columns))[measures[0].unknowns.rows]
-    deviations = measuring._deviations(account.root, np.tile([True] * 3, len(account.are_sums)))
-    return np.column_stack([measures[0].unknowns.rows, deviations.reshape(-1, 3)[at]])
+    deviations = measuring._deviations(account.root, np.ones(account.known.size, bool))
+    by_row = np.where(account.known, np.nan, deviations.reshape(account.known.shape))
+    by_name = by_row[:, np.argsort(account.columns.names)]
+    known = same_rows(account.rows, digests_of(columns))
+    return np.where(known[:, None] >= 0, by_name[known], np.nan)
 
 
-def test_sums_are_the_same_unknowns_in_all_versions_and_studies(
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("most", [60, 150])
+def test_no_value_seems_less_known_than_if_all_rows_were_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    """Some rows are looked at, sums over others are unknown: what is else counts as known."""
+    every = after(tmp_path / "all", 10_000, name, monkeypatch)
+    few = after(tmp_path / "few", most, name, monkeypatch)
+    assert np.isfinite(every).all()
+    assert np.isfinite(few).any(axis=1).sum() >= 10
+    assert not (few > every + 1e-6).any()
+
+
+def test_new_rows_of_a_version_have_sums_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New rows have sums of their own; of each value less is known than if sums were known."""
-    every = two_versions(tmp_path / "all", 10_000, monkeypatch)
-    sums = two_versions(tmp_path / "sums", 60, monkeypatch)
-    assert account_of(tmp_path / "sums").sums.weights.shape == (100, 4 + 3)
-    monkeypatch.setattr(measuring, "MOST_SUMS", 0)
-    known = two_versions(tmp_path / "known", 60, monkeypatch)
-    every = every[sums[:, 0].astype(int)]
-    assert (sums[:, 0] == every[:, 0]).all()
-    assert (sums[:, 0] == known[:, 0]).all()
-    assert len(sums) == 20
-    assert (known <= sums + 1e-6).all()
-    assert (sums <= every + 1e-6).all()
-    assert np.median(sums[:, 1:] / known[:, 1:]) > 1.2
+    """The difference of two versions would else tell the new rows that are looked at."""
+    monkeypatch.setattr(measuring, "MOST_UNKNOWNS", 60)
+    monkeypatch.setattr(measuring, "ALL_UNKNOWN", 60)
+    columns, formula, told = table(120), "ill ~ age + dose + crp", []
+    for name in ("age", "dose", "crp"):  # the same rows are farthest out in both
+        middle = columns[name].mean()
+        columns[name][:20] = middle + 4 * (columns[name][:20] - middle)
+    for name, most in (("sums", 200), ("known", 0)):
+        monkeypatch.setattr(measuring, "MOST_SUMS", most)
+        for seed, rows in enumerate((90, 120)):
+            few = {n: of[:rows] for n, of in columns.items()}
+            ask(settled(tmp_path / name, few, formula), seed, 60)
+        account = account_of(tmp_path / name)
+        told.append(settled(tmp_path / name, columns, formula).spent())
+        assert account.weights.shape == (100, 8 if most else 0)
+    assert told[1] > 1.5 * told[0]
 
 
 def test_rows_that_an_account_has_forgotten_count_as_known(
@@ -256,38 +297,40 @@ def test_rows_that_an_account_has_forgotten_count_as_known(
     ask(settled(path, {name: values[:20] for name, values in columns.items()}, formula), 1)
     kept = account_of(path)
     assert len(kept.are_sums) == 20 + 15
-    assert len(kept.sums.rows.cells) == 85
+    assert len(kept.others) == 85
     monkeypatch.setattr(measuring, "MOST_UNKNOWNS", 60)
     monkeypatch.setattr(measuring, "ALL_UNKNOWN", 60)
     again = settled(path, columns, formula)
+    forgotten = same_rows(RowDigests(kept.rows.names, kept.others), digests_of(columns)) >= 0
+    assert forgotten.sum() == 85
+    assert not forgotten[again.unknowns.rows].any()
     assert len(again.unknowns.rows) == 30
     assert not again.unknowns.sums.size
     ask(again, 2)
-    assert not account_of(path).are_sums.any()
+    assert len(account_of(path).others) == 90
 
 
-def test_rows_count_as_known_where_two_studies_have_other_sums(tmp_path: Path) -> None:
-    """Two studies of a new version begin at once: each has made sums of the new rows."""
+def test_two_studies_at_once_look_at_the_same_values(tmp_path: Path) -> None:
+    """Each has chosen by the account before; the answers of both come in turn."""
     path, columns = tmp_path / "file.bin", table(800)
-    fewer = {name: values[:-300] for name, values in columns.items()}
-    ask(settled(path, fewer, "ill ~ age + dose"), 0)
-    others = [settled(path, columns, formula) for formula in ("ill ~ age", "ill ~ age + crp")]
-    for seed, measure in enumerate(others):
-        ask(measure, 1 + seed)
+    both = [settled(path, columns, formula) for formula in ("ill ~ age + dose", "ill ~ age + crp")]
+    for seed, measure in enumerate([*both, *both, both[0]]):
+        ask(measure, seed)
     account = account_of(path)
-    assert not account.are_sums.any()
-    assert not account.sums.weights.size
-    again = settled(path, columns, "ill ~ age + dose")
-    assert not again.unknowns.sums.size
-    assert ask(again, 3) >= 0
+    assert not account.weights.size  # rows far out in crp were among the sums
+    assert len(account.are_sums) + len(account.others) == 800
+    numbers = [set(np.flatnonzero(same_rows(account.rows, digests_of(columns)) >= 0))]
+    numbers += [set(measure.unknowns.rows) for measure in both]
+    assert numbers[0] == numbers[1] == numbers[2]
 
 
 def test_accounts_of_earlier_versions_of_the_package_have_no_unknown_sums(tmp_path: Path) -> None:
     path, columns = tmp_path / "file.bin", table(400)
     ask(settled(path, columns, "ill ~ age + dose"), 0)
     stored = read(path)
-    arrays = {name: of for name, of in stored.arrays.items() if "others" not in name}
-    del arrays["weights"]
+    arrays = {
+        name: of for name, of in stored.arrays.items() if name not in ("others", "weights", "known")
+    }
     write(path, Checkpoint({"columns": stored.header["columns"]}, arrays))
     again = settled(path, columns, "ill ~ age + dose")
     assert not again.unknowns.sums.size

@@ -139,17 +139,24 @@ MUTANTS = (
         "test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinates",
     ),
     Mutant(  # what earlier answers told is forgotten
-        "engines/messages/settled.py",
-        "triangular_root(np.concatenate([before.root, new]))",
-        "triangular_root(np.concatenate([0 * before.root, new]))",
+        "engines/messages/accounts.py",
+        "stacked = np.concatenate([self.root, ",
+        "stacked = np.concatenate([0 * self.root, ",
         "hostile/test_settled_rows.py::test_what_answers_settle_adds_up_over_answers_and_runs",
     ),
-    Mutant(  # rows of known sums are unknown anew in the next version
-        "engines/messages/settled.py",
-        "noted = looked_at | (known >= 0) | (not sums.whole)",
-        "noted = looked_at | (known < -1) | (not sums.whole)",
+    Mutant(  # values about which more was said than is noted are unknown anew
+        "engines/messages/accounts.py",
+        "known[: len(study.rows), column] |= known_before",
+        "known[: len(study.rows), column] |= False & known_before",
         "hostile/test_joint_accounts.py::"
-        "test_sums_are_the_same_unknowns_in_all_versions_and_studies",
+        "test_an_answer_about_a_large_file_looks_at_the_rows_of_those_before",
+    ),
+    Mutant(  # a row's value is unknown by itself and as a part of a sum
+        "engines/messages/settled.py",
+        "if weights[chosen].any():",
+        "if weights[chosen].sum() is None:",
+        "hostile/test_joint_accounts.py::"
+        "test_an_answer_about_a_large_file_looks_at_the_rows_of_those_before",
     ),
     Mutant(  # a run's first answers keep to shares of what nobody has told
         "engines/messages/conversing.py",

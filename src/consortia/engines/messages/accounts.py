@@ -3,14 +3,13 @@
 An export with other rows, or a study with other columns, says more of the values that it shares
 with those before. So one account holds what all answers say, of rows and columns by name: rows are
 known again by keyed digests of their cells, all but one of which must be equal, and columns by the
-labels of a model. What another version or study has no longer stays in the account, as unknown as
-it was. Of large sites some rows are looked at, and sums over others, which all versions share.
+labels of a model. Rows that a version lacks stay in the account, as unknown as they were. Of large
+sites some rows are looked at, and sums over others, which are the same in all versions.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,56 +41,30 @@ class Columns(NamedTuple):
         )
 
 
-class Sums(NamedTuple):
-    """Unknown sums of rows that are not looked at.
-
-    The values of such a row are linear functions of the sums, by its weights, and else known. All
-    versions of a file share them: a sum of some rows of a version would tell those that are new in
-    the next, if the others were other unknowns there.
-    """
-
-    rows: RowDigests
-    weights: Float[np.ndarray, "n B"]
-    whole: bool = True  # whether all rows that are not looked at are among these
-
-    def digests(self, names: np.ndarray) -> np.ndarray:
-        """Return the digests by which the sums are known again, which no row has."""
-        made = np.zeros((self.weights.shape[1], len(names)), np.uint64)
-        for index, weights in enumerate(self.weights.T):
-            added = np.flatnonzero(weights)
-            parts = self.rows.cells[added], weights[added]
-            named = hashlib.sha256(b"".join(part.tobytes() for part in parts)).digest()
-            for at, name in enumerate(names):
-                rng = np.random.default_rng([int.from_bytes(named), int(name)])
-                made[index, at] = rng.integers(1, 2**64, None, np.uint64, endpoint=False)
-        return made
-
-    def and_over(self, rows: RowDigests, weights: Float[np.ndarray, "m C"]) -> Sums:
-        """Return these sums and more over further rows, each row with its weights in all C."""
-        names = self.rows.names if len(self.rows.cells) else rows.names
-        cells = np.zeros((len(rows.cells), len(names)), np.uint64)
-        _, here, there = np.intersect1d(names, rows.names, return_indices=True)
-        cells[:, here] = rows.cells[:, there]
-        wider = np.pad(self.weights, ((0, 0), (0, weights.shape[1] - self.weights.shape[1])))
-        joint = np.concatenate([self.rows.cells.reshape(-1, len(names)), cells])
-        return Sums(RowDigests(names, joint), np.concatenate([wider, weights]), self.whole)
-
-    def known(self) -> Sums:
-        """Return none, all their rows being known."""
-        return self._replace(weights=self.weights[:, :0])
-
-
-NO_SUMS = Sums(RowDigests(np.zeros(0, np.uint64), np.zeros((0, 0), np.uint64)), np.zeros((0, 0)))
-
-
 class Account(NamedTuple):
-    """Information on values of some rows: its root, by rows and then columns."""
+    """Information on values of some rows, and which rows these are.
+
+    A value is unknown in all answers or counts as known in all: one that was known to some and
+    unknown to others would seem less known than it is. Values of rows that are not looked at are
+    linear functions of unknown sums, by their weights, and else known.
+    """
 
     columns: Columns
     rows: RowDigests  # that are looked at, and sums over others
-    root: Float[np.ndarray, "r N"]
     are_sums: np.ndarray  # bool, of each of the rows
-    sums: Sums
+    known: np.ndarray  # bool (rows, columns), of values about which more was said than is noted
+    root: Float[np.ndarray, "r N"]  # of the information, by rows and then columns
+    others: np.ndarray  # digests of the cells of rows that are not looked at
+    weights: Float[np.ndarray, "n B"]  # of these in the sums
+    whole: bool = True  # whether these are all
+
+    @classmethod
+    def empty(cls, names: np.ndarray) -> Account:
+        """Return an account of nothing."""
+        none, cells = np.zeros(0, bool), np.zeros((0, len(names)), np.uint64)
+        columns, rows = Columns((), none, none), RowDigests(names, cells)
+        no_values = np.zeros((0, 0))
+        return cls(columns, rows, none, no_values.astype(bool), no_values, cells, no_values)
 
     @classmethod
     def read(cls, path: Path) -> Account | None:
@@ -102,70 +75,129 @@ class Account(NamedTuple):
         arrays, names = stored.arrays, tuple(stored.header["columns"])
         columns = Columns(names, arrays["measured"], arrays["counted"])
         rows = RowDigests(arrays["names"], arrays["cells"])
-        are_sums = arrays.get("are_sums", np.zeros(len(rows.cells), bool))
-        if "weights" not in arrays:  # earlier versions of the package wrote none
-            return cls(columns, rows, arrays["root"], are_sums, NO_SUMS._replace(whole=False))
-        others = RowDigests(arrays["others_names"], arrays["others"])
-        sums = Sums(others, arrays["weights"], stored.header["whole"])
-        return cls(columns, rows, arrays["root"], are_sums, sums)
+        none = np.zeros((len(rows.cells), len(names)), bool)
+        are_sums, known = arrays.get("are_sums", none[:, 0]), arrays.get("known", none)
+        # What earlier versions of the package wrote lacks the rows that were not looked at.
+        others, weights = arrays.get("others", rows.cells[:0]), arrays.get("weights", np.eye(0))
+        whole = bool(stored.header.get("whole", False))
+        return cls(columns, rows, are_sums, known, arrays["root"], others, weights, whole)
 
     def write(self, path: Path) -> None:
         """Write it."""
-        flags = {"measured": self.columns.measured, "counted": self.columns.counted}
         arrays = {"names": self.rows.names, "cells": self.rows.cells, "root": self.root}
-        flags["are_sums"] = self.are_sums
-        others, weights, whole = self.sums
-        arrays |= {"others_names": others.names, "others": others.cells, "weights": weights}
-        header = {"columns": list(self.columns.names), "whole": whole}
-        write(path, Checkpoint(header, arrays | flags))
+        arrays |= {"measured": self.columns.measured, "counted": self.columns.counted}
+        arrays |= {"are_sums": self.are_sums, "known": self.known}
+        arrays |= {"others": self.others, "weights": self.weights}
+        header = {"columns": list(self.columns.names), "whole": self.whole}
+        write(path, Checkpoint(header, arrays))
 
-    def is_of(self, rows: RowDigests, columns: Sequence[str]) -> bool:
-        """Return True if these are its rows and columns."""
-        same = self.columns.names == tuple(columns)
-        return same and all(np.array_equal(*each) for each in zip(self.rows, rows, strict=True))
+    def has_values_of(self, other: Account) -> bool:
+        """Return True if both hold information on the same values."""
+        parts, of_other = self._replace(root=np.eye(0)), other._replace(root=np.eye(0))
+        return all(
+            np.array_equal(*pair) for pair in zip(_flat(parts), _flat(of_other), strict=True)
+        )
 
-    def joined(
-        self,
-        rows: RowDigests,
-        columns: Columns,
-        information: Float[np.ndarray, "m N"],
-        are_sums: np.ndarray,
-        sums: Sums,
-    ) -> Account:
-        """Return the account with more information; it keeps other rows, and all other columns.
+    def and_more(self, information: Float[np.ndarray, "m n"]) -> Account:
+        """Return the account with information on its first rows and all columns."""
+        rows, width = self.known.shape
+        made = np.zeros((len(information), rows, width))
+        made[:, : information.shape[1] // max(width, 1)] = information.reshape(
+            len(information), information.shape[1] // max(width, 1), width
+        )
+        made[:, self.known] = 0
+        stacked = np.concatenate([self.root, made.reshape(len(made), rows * width)])
+        return self._replace(root=triangular_root(stacked))
 
-        Args:
-            rows: that are looked at, and sums; those that are not among them count as known.
-            columns: of the study.
-            information: by these rows and then columns.
-            are_sums: of each of the rows.
-            sums: what these are.
+    def begun(self, study: Looks) -> Account:
+        """Return the account as a study needs it: the rows and sums that it looks at come first.
+
+        Other rows stay where the version lacks them, as unknown as they were; those that it has
+        count as known from now on.
         """
-        known, every = same_rows(self.rows, rows), columns.and_those_of(self.columns)
-        parts = self.root.reshape(len(self.root), len(self.rows.cells), len(self.columns.names))
-        sizes = np.einsum("rnk,rnk->n", parts, parts)
-        sizes[known[known >= 0]] = sizes[self.are_sums] = 0
-        most = MOST_KEPT // max(len(every.names), 1)
-        kept = [index for index in np.argsort(-sizes, kind="stable")[:most] if sizes[index] > 0]
-        names, old, new = np.intersect1d(self.rows.names, rows.names, return_indices=True)
-        joint, looked_at_before = rows, np.flatnonzero(~self.are_sums)
-        if len(names) and kept:
-            cells = np.concatenate([rows.cells[:, new], self.rows.cells[np.ix_(kept, old)]])
-            joint, known = RowDigests(names, cells), np.concatenate([known, kept])
-        # Rows that are forgotten count as known if a later version has them.
-        lost = self.rows.cells[np.setdiff1d(looked_at_before, known)]
-        weights = np.zeros((len(lost), sums.weights.shape[1]))
-        sums = sums.and_over(RowDigests(self.rows.names, lost), weights)
-        before = np.zeros((len(parts), len(joint.cells), len(every.names)))
+        names, old, new = np.intersect1d(self.rows.names, study.digests.names, return_indices=True)
+        every = study.columns.and_those_of(self.columns)
+        looked_at, at = np.flatnonzero(~self.are_sums), study.known_as
+        gone = np.setdiff1d(np.arange(len(looked_at)), at)
+        parts = self.root.reshape(len(self.root), *self.known.shape)
+        sizes = np.einsum("rnk,rnk->n", parts, parts)[looked_at[gone]]
+        most = min(MOST_KEPT // max(len(every.names), 1), int((sizes > 0).sum()))
+        kept = gone[np.argsort(-sizes, kind="stable")[:most]]
+        sums = np.flatnonzero(self.are_sums)[: study.old_sums]
+        before = at[study.rows]
+        before[before >= len(looked_at)] = -1  # they were not looked at
+        indices = np.where(before >= 0, looked_at[before], -1) if len(looked_at) else before
+        indices = np.concatenate([indices, sums, np.full(len(study.new_sums), -1), looked_at[kept]])
+        cells = [study.digests.cells[study.rows][:, new], self.rows.cells[sums][:, old]]
+        cells += [study.new_sums[:, new], self.rows.cells[looked_at[kept]][:, old]]
+        root = np.zeros((len(self.root), len(indices), len(every.names)))
+        known = np.zeros(root.shape[1:], bool)
+        known_before = at[study.rows] >= len(looked_at)
         for index, name in enumerate(self.columns.names):
-            at = every.names.index(name)
-            before[:, known >= 0, at] = parts[:, known[known >= 0], index]
-        looked_at, width = len(rows.cells), len(columns.names)
-        added = np.zeros((len(information), *before.shape[1:]))
-        added[:, :looked_at, :width] = information.reshape(-1, looked_at, width)
-        stacked = np.concatenate([before, added]).reshape(len(before) + len(added), -1)
-        flags = np.concatenate([are_sums, np.zeros(len(joint.cells) - looked_at, bool)])
-        return Account(every, joint, triangular_root(stacked), flags, sums)
+            column = every.names.index(name)
+            root[:, indices >= 0, column] = parts[:, indices[indices >= 0], index]
+            known[indices >= 0, column] = self.known[indices[indices >= 0], index]
+            known[: len(study.rows), column] |= known_before
+        are_sums = np.zeros(len(indices), bool)
+        are_sums[len(study.rows) : len(indices) - len(kept)] = True
+        return Account(
+            every,
+            RowDigests(names, np.concatenate(cells)),
+            are_sums,
+            known,
+            root.reshape(len(root), known.size),
+            *self._others_of(study, looked_at[np.setdiff1d(gone, kept)], old, new),
+            study.whole,
+        )
+
+    def _others_of(
+        self, study: Looks, lost: np.ndarray, old: np.ndarray, new: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows that are not looked at from now on, and their weights in all sums."""
+        looked_at, stay = np.flatnonzero(~self.are_sums), np.ones(len(self.others), bool)
+        promoted = study.known_as[study.rows] - len(looked_at)
+        stay[promoted[promoted >= 0]] = False
+        dropped = np.setdiff1d(study.known_as, study.known_as[study.rows])
+        dropped = looked_at[dropped[(dropped >= 0) & (dropped < len(looked_at))]]
+        forgotten = np.concatenate([lost, dropped]).astype(int)
+        cells = [self.others[stay][:, old], self.rows.cells[forgotten][:, old]]
+        cells.append(study.digests.cells[study.more][:, new])
+        width = study.weights.shape[1]
+        weights = [np.zeros((part, width)) for part in map(len, cells)]
+        weights[0][:, : study.old_sums] = self.weights[stay][:, : study.old_sums]
+        weights[2][:] = study.weights
+        return np.concatenate(cells), np.concatenate(weights)
+
+
+def _flat(account: Account) -> list[np.ndarray]:
+    """Return all parts of an account as arrays."""
+    columns, rows, *rest = account
+    parts = [np.array(columns.names, str), columns.measured, columns.counted]
+    return [*parts, rows.names, rows.cells, *map(np.asarray, rest)]
+
+
+class Looks(NamedTuple):
+    """The values of a version that a study looks at."""
+
+    columns: Columns
+    digests: RowDigests  # of all rows of the version
+    known_as: np.ndarray  # of each its index among the account's rows and others, -1 of a new one
+    rows: np.ndarray  # indices of rows that are looked at
+    more: np.ndarray  # indices of new rows that are not
+    weights: Float[np.ndarray, "n B"]  # of these in all sums
+    old_sums: int  # sums of the account that stay unknown, the first ones
+    new_sums: np.ndarray  # digests by which new sums are known again
+    whole: bool  # whether the account has all rows that are not looked at
+
+
+def digests_of_sums(digests: RowDigests, weights: Float[np.ndarray, "n B"]) -> np.ndarray:
+    """Draw digests by which sums over rows are known again, and which no row has."""
+    made = np.zeros((weights.shape[1], len(digests.names)), np.uint64)
+    named = hashlib.sha256(digests.cells.tobytes() + np.ascontiguousarray(weights).tobytes())
+    for index, name in enumerate(digests.names):
+        rng = np.random.default_rng([int.from_bytes(named.digest()), int(name)])
+        made[:, index] = rng.integers(1, 2**64, len(made), np.uint64, endpoint=False)
+    return made
 
 
 def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:

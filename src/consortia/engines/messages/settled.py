@@ -11,7 +11,7 @@ in units of the columns' standard deviations, the sum being over all answers. A 
 one of its values is known to within `NEAR` of that unit. Labels are taken for known, and
 categorical columns, too, where measurements are counted, which can only make the count of settled
 rows larger. Of large sites some rows are looked at, half of them those with the most far-out
-values and half drawn from the site's secret, and all others are taken for known. Where levels are
+values and half drawn from the site's secret; of all others some sums are unknown. Where levels are
 integrated out the derivative of log L by a row is the mean of that row's over the levels given all
 rows of the site. Of other likelihoods that are no sum over rows, as a partial one, it is not known.
 """
@@ -38,10 +38,10 @@ from consortia.data.digest import RowDigests, of_rows
 from consortia.data.patterns import is_categorical, is_response
 from consortia.engines.kept import kept
 from consortia.engines.messages.accounts import (
-    NO_SUMS,
     Account,
     Columns,
-    Sums,
+    Looks,
+    digests_of_sums,
     products_of,
     same_rows,
     triangular_root,
@@ -55,18 +55,21 @@ NEAR = 0.1
 may be off that counts as read in a rehearsal."""
 
 MOST_UNKNOWNS, ALL_UNKNOWN = 300, 600
-"""Values that are unknown together where some rows are drawn, and of sites of which none are drawn:
-in a second study with other columns, rows that were not drawn have to count as known, which of
-few rows makes others stand out."""
+"""Values that are unknown together where some rows are drawn, and up to which all rows are looked
+at, or those of earlier studies again: rows that are not looked at are known but for sums, and of
+few rows that makes the others stand out."""
 
 ROUNDING = {4: 2.0**-24, 8: 2.0**-53}
 """Error of a sum that is called exact, by the bytes of a number; larger sums have larger ones."""
 
-MOST_SUMS, MOST_SUMMED, MOST_NOTED = 200, 2000, 20_000
-"""Values of sums over other rows that are unknown together, such rows, and rows of a site up to
-which those that the next version adds are distinguished; of larger sites they count as known.
-One row stands out of many whose values are as unknown as its own by far less than of many that are
-known: of 1,700 rows the sums take nine tenths of what a fit tells of the row farthest out."""
+MOST_SUMS, MOST_SUMMED = 200, 2000
+"""Values of sums over other rows that are unknown together, and such rows. One row stands out of
+many whose values are as unknown as its own by far less than of many that are known: of 1,700 rows
+the sums take nine tenths of what a fit tells of the row farthest out."""
+
+MOST_NOTED = 20_000
+"""Rows of a site up to which an account has all that are not looked at, so that it can tell those
+that the next version adds. At larger sites they count as known."""
 
 POINTS_AT_ONCE = 64
 
@@ -123,30 +126,6 @@ class Unknowns(NamedTuple):
         return len(self.rows) + self.sums.shape[1]
 
 
-class Noted(NamedTuple):
-    """The rows of a version that an account has, before a study of them begins."""
-
-    columns: Columns
-    looked_at: np.ndarray  # bool, of each row
-    rows: np.ndarray  # bool, of each whether it was looked at, or is known but for sums
-    weights: np.ndarray  # of each row in the account's sums
-    sums: Sums
-
-    @classmethod
-    def of(cls, account: Account | None, digests: RowDigests) -> Noted:
-        """Find rows in an account; there are none where it is None."""
-        count, none = len(digests.cells), np.zeros(0, bool)
-        columns, looked_at, sums = Columns((), none, none), np.zeros(count, bool), NO_SUMS
-        if account is not None:
-            columns, sums = account.columns, account.sums
-            looked_at = same_rows(account.rows, digests) >= 0
-        known = same_rows(sums.rows, digests)
-        weights = np.zeros((count, sums.weights.shape[1]))
-        weights[known >= 0] = sums.weights[known[known >= 0]]
-        noted = looked_at | (known >= 0) | (not sums.whole)
-        return cls(columns, looked_at, noted, weights, sums)
-
-
 class Settled:
     """The information that answers hold on a site's rows, over all runs of the same file.
 
@@ -155,7 +134,7 @@ class Settled:
         rows: of the site, as they are held; padding may be at their end.
         count: of true rows.
         path: of the file in which the information lasts; its folder is made.
-        seed: from the site's secret, by which rows and signs are drawn.
+        seed: from the site's secret, by which rows are drawn.
         digests: by which the rows are known again in another version of them; by default the
             account is of these rows alone.
 
@@ -173,30 +152,29 @@ class Settled:
         digests: RowDigests | None = None,
     ) -> None:
         self._target, self._path, self._count, self.excess = target, path, count, 0.0
-        self._rng = np.random.default_rng(seed)
+        self._given, self._seed = rows, seed
         if digests is None:
             digests = RowDigests(np.zeros(1, np.uint64), np.arange(count, dtype=np.uint64)[:, None])
-        noted = Noted.of(Account.read(path), digests)
-        self.unknowns = unknowns_of(rows, count, self._rng, target.model.host, noted)
-        self._columns = self.unknowns.columns.and_those_of(noted.columns)
-        chosen, every = self.unknowns.rows, np.zeros((count, self.unknowns.sums.shape[1]))
-        every[self.unknowns.others] = self.unknowns.sums
-        new = np.setdiff1d(np.flatnonzero(~noted.rows), chosen)
-        whole = noted.sums.whole and count <= MOST_NOTED
-        new = new if whole else np.intersect1d(new, self.unknowns.others)
-        added = RowDigests(digests.names, digests.cells[new])
-        self._sums = noted.sums.and_over(added, every[new])._replace(whole=whole)
-        self._are_sums = np.arange(self.unknowns.total) >= len(chosen)
-        cells = digests.cells[chosen], self._sums.digests(digests.names)
-        self._digests = RowDigests(digests.names, np.concatenate(cells))
-        self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.rows], rows)
-        self._others = trees.map_leaves(lambda leaf: np.asarray(leaf)[self.unknowns.others], rows)
-        self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], rows)
+        self._digests = digests
+        self._choose(Account.read(path))
+
+    def _choose(self, before: Account | None) -> None:
+        """Choose what is looked at, by what an account has already."""
+        digests, count, host = self._digests, self._count, self._target.model.host
+        if before is None or not np.isin(before.rows.names, digests.names).any():
+            before = Account.empty(digests.names)
+        rng = np.random.default_rng(self._seed)
+        self.unknowns, looks = unknowns_of(self._given, count, rng, host, before, digests)
+        self._account = before.begun(looks)
+        chosen, others = self.unknowns.rows, self.unknowns.others
+        self._rows = trees.map_leaves(lambda leaf: np.asarray(leaf)[chosen], self._given)
+        self._others = trees.map_leaves(lambda leaf: np.asarray(leaf)[others], self._given)
+        self._every = trees.map_leaves(lambda leaf: np.asarray(leaf)[:count], self._given)
         self._same: Any = object()
-        if (host := target.model.host) is not None:
+        if host is not None:
             which = (getattr(self.unknowns, name).tobytes() for name in ("rows", "others", "sums"))
             parts = of_rows(self._every), *which, self.unknowns.moves
-            self._same = host.digest, str(target.dtype), *parts
+            self._same = host.digest, str(self._target.dtype), *parts
 
     @cached_property
     def _compiled(self) -> Callable[..., dict[int, Any]]:
@@ -284,37 +262,28 @@ class Settled:
             permit: raises where the answer must not leave; then it is not noted.
             share: of the information that settles a value, with which it counts for ``permit``.
         """
-        with one_thread():  # more wait longer than these products take
-            new = np.concatenate([self._among_all(self._information(sums)) for sums in revealed])
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with FileLock(f"{self._path}.lock"), one_thread():
-            account = self._with(new)
+        with FileLock(f"{self._path}.lock"), one_thread():  # more wait longer than products take
+            before = self._current()
+            blocks = [self._among_all(self._information(sums)) for sums in revealed]
+            account = before.and_more(np.concatenate(blocks))
             deviations = self._deviations(account)
             self.excess = _information_on(deviations) / share
             permit(self._statement(deviations, 1 / math.sqrt(1 + share * (1 / NEAR**2 - 1))))
             account.write(self._path)
         return self._statement(deviations, NEAR)
 
+    def _current(self) -> Account:
+        """Return the account as it is now; other studies may have changed what is looked at."""
+        stored = Account.read(self._path)
+        if stored is None or not stored.has_values_of(self._account):
+            self._choose(stored)
+            return self._account
+        return stored
+
     def spent(self) -> float:
         """Return the share that all answers so far hold of the information that settles a value."""
-        none = np.zeros((0, len(self._are_sums) * len(self._columns.names)))
-        return _information_on(self._deviations(self._with(none)))
-
-    def _with(self, new: Float[np.ndarray, "m N"]) -> Account:
-        """Return the account with more information."""
-        before, rows, are_sums = Account.read(self._path), self._digests, self._are_sums
-        if before is None:
-            return Account(self._columns, rows, triangular_root(new), are_sums, self._sums)
-        if before.is_of(rows, self._columns.names):
-            return before._replace(root=triangular_root(np.concatenate([before.root, new])))
-        sums, known = self._sums, before.sums.digests(rows.names)
-        if not np.isin(known, rows.cells).all():  # another process has noted others meanwhile
-            parts, width = ~are_sums, len(self._columns.names)
-            rows, are_sums = RowDigests(rows.names, rows.cells[parts]), are_sums[parts]
-            new = new.reshape(len(new), len(parts), width)[:, parts]
-            new = new.reshape(len(new), len(rows.cells) * width)
-            sums = before.sums.known().and_over(sums.rows, sums.weights[:, :0])
-        return before.joined(rows, self._columns, new, are_sums, sums)
+        return _information_on(self._deviations(self._current()))
 
     def _statement(self, deviations: Float[np.ndarray, "n k"], near: float) -> Statement:
         known = (deviations < near).any(axis=1)
@@ -327,12 +296,12 @@ class Settled:
         """
         columns, rows = account.columns, len(account.are_sums)
         deviations = _deviations(account.root, np.tile(columns.measured, rows))
-        by_row = deviations.reshape(rows, len(columns.names))
-        return by_row[~account.are_sums][:, columns.counted]
+        return deviations.reshape(account.known.shape)[~account.are_sums][:, columns.counted]
 
     def _among_all(self, information: Float[np.ndarray, "m n"]) -> Float[np.ndarray, "m N"]:
         """Return information on the study's columns among those of all studies."""
-        made = np.zeros((len(information), self.unknowns.total, len(self._columns.names)))
+        names = self._account.columns.names
+        made = np.zeros((len(information), self.unknowns.total, len(names)))
         made[..., : self.unknowns.each] = information.reshape(*made.shape[:2], self.unknowns.each)
         return made.reshape(len(information), -1)
 
@@ -524,8 +493,9 @@ def unknowns_of(
     count: int,
     rng: np.random.Generator,
     host: HostDensity | None,
-    noted: Noted,
-) -> Unknowns:
+    before: Account,
+    digests: RowDigests,
+) -> tuple[Unknowns, Looks]:
     """Select the values of a site that count as unknown.
 
     Args:
@@ -533,7 +503,8 @@ def unknowns_of(
         count: of true rows.
         rng: by which half of the rows are drawn where there are many; the others lie far out.
         host: of the model, which labels columns.
-        noted: by the account before.
+        before: account of earlier studies.
+        digests: of the true rows.
     """
     moves, units, measured, covariates = [], list[float](), list[bool](), list[bool]()
     axes = [] if host is None else [of for each in host.labels.values() for of in each]
@@ -566,26 +537,67 @@ def unknowns_of(
         moves.append(tuple(leaf_moves))
     counted = np.array(covariates, bool)
     of_all = Columns(tuple(names), np.array(measured, bool), counted if any(counted) else ~counted)
-    of_row = max(len(of_all.and_those_of(noted.columns).names), 1)
-    chosen = np.arange(count)
-    most = max(MOST_UNKNOWNS // of_row, 1)
-    if count * of_row > ALL_UNKNOWN and count > most:
-        sizes = [np.abs(column) for column, is_one in zip(known, counted, strict=True) if is_one]
-        farthest = np.max(sizes, axis=0, initial=0.0) if sizes else np.zeros(count)
-        order = np.argsort(-farthest, kind="stable")
-        others = rng.permutation(order[most // 2 :])
-        others = others[np.argsort(~noted.looked_at[others], kind="stable")]
-        chosen = np.sort(np.concatenate([order[: most // 2], others[: most - most // 2]]))
-    others, weights = np.setdiff1d(np.flatnonzero(~noted.rows), chosen), noted.weights
+    known_as = same_rows(
+        RowDigests(
+            before.rows.names, np.concatenate([before.rows.cells[~before.are_sums], before.others])
+        ),
+        digests,
+    )
+    looked_at = (known_as >= 0) & (known_as < (~before.are_sums).sum())
+    is_new = (known_as < 0) & (before.whole or not looked_at.any())
+    chosen = _chosen(known, of_all, before, looked_at, is_new, rng)
+    weights = np.zeros((count, before.weights.shape[1]))
+    summed = known_as - (~before.are_sums).sum()
+    weights[summed >= 0] = before.weights[summed[summed >= 0]]
+    if weights[chosen].any():  # their values cannot be unknown twice
+        weights = weights[:, :0]
+    old_sums, others = weights.shape[1], np.setdiff1d(np.flatnonzero(is_new), chosen)
+    more, whole = others, before.whole and count <= MOST_NOTED
     if len(others) > MOST_SUMMED:
         others = others[np.linspace(0, len(others) - 1, MOST_SUMMED).astype(int)]
     wide = sorted(range(len(known)), key=lambda index: -np.abs(known[index]).max())
-    most = MOST_SUMS // max(len(units), 1) - weights.shape[1]
+    most = MOST_SUMS // max(len(units), 1) - old_sums
     table = np.array([np.ones(count), *(known[index] for index in wide)])[: max(most, 0), others]
     if host is not None and table.size:
         added = np.linalg.qr(table[: len(others)].T)[0]
         weights = np.pad(weights, ((0, 0), (0, added.shape[1])))
-        weights[others, -added.shape[1] :] = added
+        weights[others, old_sums:] = added
+    more = more if whole else others
+    new_sums = digests_of_sums(
+        RowDigests(digests.names, digests.cells[more]), weights[more, old_sums:]
+    )
+    looks = Looks(of_all, digests, known_as, chosen, more, weights[more], old_sums, new_sums, whole)
     others = np.flatnonzero(weights.any(axis=1))
     of_each = tuple(moves), np.array(units), of_all
-    return Unknowns(*of_each, chosen.astype(np.int32), others, weights[others])
+    return Unknowns(*of_each, chosen.astype(np.int32), others, weights[others]), looks
+
+
+def _chosen(
+    known: Sequence[np.ndarray],
+    columns: Columns,
+    before: Account,
+    looked_at: np.ndarray,
+    is_new: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Choose the rows that are looked at: those with far-out values, those before, and some more.
+
+    A row that was not looked at has no values that can be unknown, unless a column is new.
+    """
+    every = columns.and_those_of(before.columns)
+    width = max(len(every.names), 1)
+    usable = looked_at | is_new
+    if len(usable) * width <= ALL_UNKNOWN and usable.all():
+        return np.arange(len(usable))
+    most, room = max(MOST_UNKNOWNS // width, 1), max(ALL_UNKNOWN // width, 1)
+    if len(every.names) > len(before.columns.names):
+        usable = np.ones(len(usable), bool)
+    sizes = [np.abs(part) for part, is_one in zip(known, columns.counted, strict=True) if is_one]
+    farthest = np.max(sizes, axis=0, initial=0.0) if sizes else np.zeros(len(usable))
+    order = np.argsort(-farthest, kind="stable")
+    order = order[usable[order]]
+    if len(order) <= most:
+        return np.sort(order)
+    far, others = order[: most // 2], rng.permutation(order[most // 2 :])
+    again, more = others[looked_at[others]][: room - len(far)], others[is_new[others]]
+    return np.sort(np.concatenate([far, again, more[: max(most - len(far) - len(again), 0)]]))
