@@ -187,7 +187,7 @@ def test_a_site_that_would_settle_a_row_adds_more_noise_and_says_so(
 def test_a_run_that_is_refused_tells_the_rule_if_the_policy_says_so_and_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settled, "NEAR", 1 - 1e-6)  # with which no noise is enough
+    monkeypatch.setattr(settled, "NEAR", 1 - 1e-6)  # what an account adds is enough
     with pytest.raises(SiteRefusedError) as caught:
         stage_of(tmp_path / "told", 50).run()
     assert "(maximum_settled_rows); the site" in caught.value.reason

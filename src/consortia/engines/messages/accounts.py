@@ -101,10 +101,9 @@ class Account(NamedTuple):
     def and_more(self, information: Float[np.ndarray, "m n"]) -> Account:
         """Return the account with information on its first rows and all columns."""
         rows, width = self.known.shape
-        made = np.zeros((len(information), rows, width))
-        made[:, : information.shape[1] // max(width, 1)] = information.reshape(
-            len(information), information.shape[1] // max(width, 1), width
-        )
+        made, first = np.zeros((len(information), rows, width)), information.shape[1]
+        first //= max(width, 1)
+        made[:, :first] = information.reshape(len(information), first, width)
         made[:, self.known] = 0
         stacked = np.concatenate([self.root, made.reshape(len(made), rows * width)])
         return self._replace(root=triangular_root(stacked))
