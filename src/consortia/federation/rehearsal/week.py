@@ -8,31 +8,34 @@ the rows; of others each version of the rows has its own.
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
+import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from consortia.data.dialect import separator_of
+from consortia.data.dialect import WORDS, number_of, separator_of
 from consortia.errors import ConsortiaError
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
 from consortia.federation.rehearsal.attacks import settled_rows
 from consortia.federation.rehearsal.stage import Stage
+from consortia.models.regression.formula import parse
 from consortia.study.build import load_study
 
 MORE_ROWS = 12
 """Rows of an updated export, more than `minimum_rows_changed`."""
 
-
 TEXTS = (".csv", ".tsv", ".txt")
 """Kinds of files whose rows are lines."""
 
-FORMULA = re.compile(r"""^(formula *= *(["'])[^"'~]*~[^"'(|]*) \+ [\w.]+\2""", re.MULTILINE)
+LAST = re.compile(r"([^~]*~[^(|*]*?)(\s*\+\s*(?:`[^`]+`|[^\W\d][\w.]*))(\s*)")
 """A formula that ends with a covariate, which can be left out."""
-
-MODEL = re.compile(r"^\[ *model *\][^\n]*\n(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
-"""The table of the model."""
 
 
 class Day(NamedTuple):
@@ -83,6 +86,8 @@ def days(
             stage = Stage(path, files, folder / "sites", text, name, origin=study)
         except ConsortiaError as error:
             yield Day(variant.title, untried=str(error))
+            if number == 0:  # of what cannot be read nothing can be made
+                return
             continue
         before, refused = len(settled_rows(stage, name)), ""
         try:
@@ -103,58 +108,90 @@ def _proposed(path: Path, origin: Path) -> str:
 def _variants(text: str, data: Path) -> Iterator[_Variant]:
     """List the studies; of each that cannot be made of the study and its file, why."""
     yield _Variant("the study", text)
-    yield _Variant("the same with another seed", _with_seed(text))
-    formula = FORMULA.search(text)
+    tables = tomllib.loads(text)
+    model, run = tables["model"], tables.get("run", {})
+    seed = 987654 + run.get("seed", 0)  # another one, whichever
+    edits = {
+        r"""(\bseed["']?\s*=\s*)[\w+]+""": rf"\g<1>{seed}",
+        r"(?m)^\s*\[\s*run\s*\]": rf"\g<0>\nseed = {seed}",
+        r"\A": rf"run.seed = {seed}\n",
+    }
+    yield _edited("the same with another seed", text, edits, {"run": run | {"seed": seed}})
+    last = LAST.fullmatch(model.get("formula", ""))
     why = "the study has no formula of several covariates, or one with functions or levels."
-    fewer = text.replace(formula[0], formula[1] + formula[2], 1) if formula else ""
-    yield _Variant("a covariate less", fewer, untried="" if formula else why)
-    both, model = "", MODEL.search(fewer)
-    if model is None or "[compare]" in text:
-        why = why if model is None else "the study compares two models already."
-    else:
-        both, why = f"{text}\n[compare]\n{model[1]}", ""
-    yield _Variant("compared with a covariate less", both, untried=why)
-    content, why = data.read_bytes(), ""
-    head, *rows = [line for line in content.splitlines() if line] or [b""]
+    why, (head, term, tail) = ("", last.groups()) if last else (why, ("", "", ""))
+    fewer = model | {"formula": head + tail}
+    yield _edited("a covariate less", text, {re.escape(term): ""}, {"model": fewer}, why)
+    # but for the mark behind a key, JSON of strings, numbers and tables is TOML
+    inline = json.dumps(fewer, ensure_ascii=False, separators=(", ", " = "), default=str)
+    edits = {r"\A": f"compare = {inline}\n".replace("\\", r"\\")}
+    why = why or "the study compares two models already." * ("compare" in tables)
+    yield _edited("compared with a covariate less", text, edits, {"compare": fewer}, why)
+    yield from _exports(text, data, tables)
+
+
+def _edited(title: str, text: str, edits: dict[str, str], new: Any, why: str = "") -> _Variant:
+    """Change a study where a pattern matches, so that the new tables are all that differs."""
+    meant = tomllib.loads(text) | new
+    for pattern, instead in edits.items():
+        for old in re.finditer(pattern, text) if not why else ():
+            changed = text[: old.start()] + old.expand(instead) + text[old.end() :]
+            with suppress(tomllib.TOMLDecodeError):
+                if tomllib.loads(changed) == meant:
+                    return _Variant(title, changed)
+    alone = "the study file cannot be changed in this alone: write each key in a separate line."
+    return _Variant(title, "", untried=why or alone)
+
+
+def _exports(text: str, data: Path, tables: dict[str, Any]) -> Iterator[_Variant]:
+    """List the study with other rows."""
+    content, why = re.sub(rb"(?<![\r\n])\Z", b"\n", data.read_bytes()), ""
+    lines = [line for line in content.splitlines(keepends=True) if line.strip(b"\r\n")]
+    top = 2 if re.match(rb"(\xef\xbb\xbf)?sep=.\s", content, re.IGNORECASE) else 1
+    head, rows = lines[:top], lines[top:]
     if data.suffix.lower() not in TEXTS:
         why = f"{data.name} does not hold text: export it as .csv."
-    elif b"\0" in content or any(line.count(b'"') % 2 for line in rows):
+    elif b"\0" in content or any(line.count(b'"') % 2 for line in lines):
         why = f"a line of {data.name} is not a row: save it in UTF-8, each cell in a line."
-    repeated = rows[:: max(len(rows) // MORE_ROWS, 1)][:MORE_ROWS]
+    elif not rows:
+        why = f"{data.name} has no row below its header." if lines else f"{data.name} is empty."
+    repeated = (rows[:: max(len(rows) // MORE_ROWS, 1)] * MORE_ROWS)[:MORE_ROWS]
     exports = {
         f"an updated export, {MORE_ROWS} rows more": [*rows, *repeated],
         "an export with one row more": [*rows, *rows[:1]],
-        "an export with one value corrected": _corrected(head, rows, text),
+        "an export with one value corrected": [] if why else _corrected(head[-1], rows, tables),
         "the rows without the first half": rows[len(rows) // 2 :],
     }
-    unchanged = "no covariate is a column of the file with two values."
-    for title, lines in exports.items():
-        same = why or (unchanged if lines == rows else "")
-        yield _Variant(title, text, b"\n".join([head, *lines, b""]), same)
+    for title, changed in exports.items():
+        same = f"{data.name} has one row." if changed == rows else ""
+        same = same if changed else "no covariate is a column of the file with two values."
+        yield _Variant(title, text, b"".join([*head, *changed]), why or same)
 
 
-def _corrected(head: bytes, rows: list[bytes], text: str) -> list[bytes]:
-    """Return the rows with the value of another row in one cell of a covariate, if there is one."""
-    mark = separator_of(head.decode("utf-8", "replace")).encode()
-    formula = re.search(r"^formula *= *[^~\n]*~(.*)", text, re.MULTILINE)
-    words = re.findall(r"[\w.]+", formula[1]) if formula else []
-    cells = [line.split(mark) for line in rows]
-    for at, name in enumerate(head.split(mark)):
-        column = name.strip(b' "').decode("utf-8", "replace")
-        if column not in words if formula else f'target = "{column}"' in text:
-            continue
-        for row in cells:
-            if len(row) == len(cells[0]) > at and row[at] != cells[0][at] and row[at].strip():
-                changed = [*cells[0][:at], row[at], *cells[0][at + 1 :]]
-                return [mark.join(changed), *rows[1:]]
-    return rows
+def _corrected(head: bytes, rows: list[bytes], tables: dict[str, Any]) -> list[bytes]:
+    """Return the rows with another row's value in one cell of a covariate; none without such."""
+    header = head.decode("utf-8", "replace").removeprefix("\ufeff")
+    mark = separator_of(header)
+    lines = [header, *(row.decode("latin-1") for row in rows)]  # which keeps bytes of any encoding
+    names, *cells = (next(csv.reader([line], delimiter=mark)) for line in lines)
+    formula, target = tables["model"].get("formula"), tables["data"].get("target", "y")
+    columns = parse(formula).columns if formula else {*names} - {target}
+    codes = [site.get("missing_values", {}) for site in tables.get("harmonise", {}).values()]
+    declared = {str(code) for site in codes for column in site.values() for code in column}
+    missing = {_value(word) for word in WORDS | declared}
+    for at in (at for at, name in enumerate(names) if name.strip() in columns):
+        values = [_value(row[at]) if len(row) == len(names) else "" for row in cells]
+        known = [number for number, value in enumerate(values) if value not in missing]
+        for row, other in pairwise(known):
+            if values[row] != values[other]:
+                cells[row][at], made, line = cells[other][at], io.StringIO(), lines[1 + row]
+                end = line[len(line.rstrip("\r\n")) :]
+                csv.writer(made, delimiter=mark, lineterminator=end).writerow(cells[row])
+                return [*rows[:row], made.getvalue().encode("latin-1"), *rows[row + 1 :]]
+    return []
 
 
-def _with_seed(text: str) -> str:
-    """Return a study file with another seed."""
-    changed, count = re.subn(r"^seed *= *\d+", "seed = 987654", text, flags=re.MULTILINE)
-    if count:
-        return changed
-    if re.search(r"^\[run\]", text, re.MULTILINE):
-        return re.sub(r"^\[run\]", "[run]\nseed = 987654", text, count=1, flags=re.MULTILINE)
-    return f"{text}\n[run]\nseed = 987654\n"
+def _value(cell: str) -> float | str:
+    """Return the number of a cell, whichever its decimal mark, or its text."""
+    number = number_of(cell.strip().replace(",", "."))
+    return cell.strip() if number is None else number
