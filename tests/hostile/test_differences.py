@@ -21,6 +21,7 @@ from consortia.errors import PolicyError, SiteRefusedError
 from consortia.federation.governance.holdings import rows_told
 from consortia.federation.governance.proposal import proposed
 from consortia.federation.governance.terms import terms_of
+from consortia.federation.rehearsal.attacks import settled_rows
 from consortia.federation.rehearsal.stage import Stage
 from consortia.federation.rehearsal.week import days
 from consortia.models.regression.concentration import check_moments
@@ -314,3 +315,54 @@ def test_the_officer_reads_which_rows_are_left_out_and_changed(tmp_path: Path) -
     assert f"In age the value {age} counts as missing: 1 row of yours." in said
     assert "In arm the value t is taken for treated: 3 rows of yours." in said
     assert "The formula computes I(age * dose): ask what for." in said
+
+
+# --- rows that a study holds out ------------------------------------------------------------------
+
+ONE_HELD_OUT = "test_share = 0.0084"  # 1 row of 120
+
+
+@pytest.mark.parametrize("missing", ["complete", "indicator"])
+def test_a_study_that_holds_one_patient_out_then_another_one(tmp_path: Path, missing: str) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described(AGE, missing=missing)
+    text = refused(hospitals, AGE, ONE_HELD_OUT, missing=missing)
+    assert "minimum_rows_changed: 1 row" in text
+    again = refused(hospitals, AGE, f"{ONE_HELD_OUT}\nseed = 5", missing=missing)
+    assert again.removeprefix(text).count("minimum_rows_changed: 1 row") == 1
+
+
+def test_one_patient_held_out_before_all_are_used_and_beside_another_choice(tmp_path: Path) -> None:
+    hospitals = Hospitals(tmp_path)
+    hospitals.described(AGE, ONE_HELD_OUT)
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, AGE)
+    other = refused(hospitals, AGE, f"{ONE_HELD_OUT}\nseed = 5")
+    assert "minimum_rows_changed: 2 rows" in other
+    registered = REGISTERED.format(more="")
+    assert "minimum_rows_changed: 1 row" in refused(hospitals, AGE, loo=registered)
+
+
+def test_choices_of_few_patients_are_refused_at_once(tmp_path: Path) -> None:
+    """Two that have few in common would have an account and a budget of their own each."""
+    hospitals = Hospitals(tmp_path)
+    assert "minimum_rows_changed: data.test_share = 0.6" in refused(
+        hospitals, AGE, "test_share = 0.6"
+    )
+
+
+def test_an_honest_study_that_holds_rows_out_ends_and_has_one_account(tmp_path: Path) -> None:
+    parts = {"formula": f"{AGE} + weight", "missing": "complete", "more": ""}
+    files = {name: HOSPITALS / f"{name}.csv" for name in NAMES}
+    for of, require in enumerate(["test_share = 0.2", "test_share = 0.2\nseed = 5"]):
+        study = tmp_path / str(of) / "study.toml"
+        study.parent.mkdir()
+        study.write_text(FORMULA.format(require=require, **parts))
+        policy = proposed(terms_of(load_study(study, HOSPITALS / "study.toml")))
+        policy = policy.replace("maximum_runs = 3", "maximum_runs = 9")
+        stage = Stage(study, files, tmp_path / "sites", policy, origin=HOSPITALS / "study.toml")
+        tree = stage.run()
+        assert all(np.isfinite(draws).all() for draws in tree["posterior"].data_vars.values())
+    told = settled_rows(stage, "north")
+    assert len(told) >= 6
+    assert set(told) == {"0 of 96 rows"}
+    assert len([*(tmp_path / "sites" / "north" / "settled").glob("*.bin")]) == 1

@@ -511,4 +511,11 @@ MUTANTS = (
         "return self.sd / math.sqrt(sites)",
         "algorithms/test_private_posterior.py::test_without_sums_each_site_has_all_of_the_noise",
     ),
+    Mutant(
+        "study/used_rows.py",
+        "train, _ = split_rows(required(_numbered(table), data, name), data, index)",
+        "train = required(_numbered(table), data, name)",
+        "hostile/test_differences.py::"
+        "test_a_study_that_holds_one_patient_out_then_another_one[complete]",
+    ),
 )

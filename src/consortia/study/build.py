@@ -60,14 +60,13 @@ from consortia.study.formulas import (
     check_data,
     dealt_tables,
     site_facts,
-    split_rows,
 )
 from consortia.study.model import ModelTable
 from consortia.study.propensity import Propensity
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
 from consortia.study.tables import Data, Partition, Prepared, Table, deal
-from consortia.study.used_rows import RowChoices, row_choices, used_rows
+from consortia.study.used_rows import RowChoices, row_choices, split_rows, used_rows
 
 FIRST, SECOND = "1", "2"
 """Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""

@@ -9,12 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from consortia.data import datasets
-from consortia.data.columns import LazyTable, Table, rows_of
+from consortia.data.columns import LazyTable, Table
 from consortia.data.facts import SiteFacts
-from consortia.data.partition import read_seed
 from consortia.data.tables import read_table
 from consortia.errors import InputError, warn, wrong
 from consortia.models.regression.concentration import check_moments, rounded_moments
@@ -31,7 +28,7 @@ from consortia.models.regression.registration import Registration
 from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
 from consortia.study.tables import Data, Prepared, deal
-from consortia.study.used_rows import required
+from consortia.study.used_rows import required, split_rows
 
 NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep", "prior_from")
 """Arguments of `consortia.regression` that a study says elsewhere."""
@@ -120,19 +117,6 @@ def site_facts(
         for doubt in () if facts.table is None else registered.doubts(facts.table, name):
             warn(doubt)
     return table, held_out, facts
-
-
-def split_rows(table: LazyTable, data: Data, index: int) -> tuple[Table, Table | None]:
-    """Return a site's rows without a share of them, and that share."""
-    if data.test_share is None:
-        return table, None
-    rows = rows_of(table)
-    count = round(data.test_share * rows)
-    order = np.random.default_rng(read_seed(data.seed + index)).permutation(rows)
-    held_out, kept = np.sort(order[:count]), np.sort(order[count:])
-    if not count or not len(kept):
-        raise InputError(f"data.test_share of {rows} rows leaves one part empty: change the share.")
-    return table.take(kept), table.take(held_out)
 
 
 def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTable]]:

@@ -13,11 +13,19 @@ from consortia.data.columns import Column, LazyTable, Source, column_of, rows_of
 from consortia.data.dialect import number_of
 from consortia.data.digest import RowDigests, of_cells, of_names
 from consortia.data.harmonisation import Harmonisation
+from consortia.data.partition import read_seed
+from consortia.data.preparation import train_test_split
 from consortia.data.tables import read_table
-from consortia.errors import InputError
+from consortia.errors import InputError, PolicyError
 from consortia.models.regression.question import Question
 from consortia.study.files import names_of
 from consortia.study.tables import Data
+
+MOST_HELD_OUT = 0.3
+"""Largest share held out at an institution. Of n rows two choices of a share s leave at least
+(1 - 2 s) n in common, more than half of the (1 - s) n that one of them uses where s < 1/3: they are
+known as the same data, whatever the seeds are (`consortia.federation.governance.holdings`). If the
+study then leaves out more, by values that miss or by ``data.keep``, that holds on average."""
 
 Cells = dict[str, tuple[np.ndarray, np.ndarray]]
 """Values of each column, and where they miss."""
@@ -30,30 +38,45 @@ def used_rows(
     index: int,
     key: bytes,
 ) -> RowDigests:
-    """Return digests of all cells of the rows of a file that a study uses.
+    """Return digests of all cells of the rows that a study uses, in the order of the file.
 
-    Columns that it does not use count, too, and all count as they were before they are harmonised:
-    the rows of two studies are known as the same ones where they come from one file. A column in
-    other units counts in the study's, too, so that a copy of a file is known again.
+    Rows that are held out count as not used: two studies may differ by them. Columns that are not
+    used count, too, and all count as they were before they are harmonised: the rows of two studies
+    are known as the same ones where they come from one file. A column in other units counts in the
+    study's, too, so that a copy of a file is known again.
 
     Args:
         data: of the study.
-        question: of its formula, with the changes to the tables; None: all rows are used.
+        question: of its formula, with the changes to the tables; None without a formula.
         path: of the file.
         index: of the site.
         key: secret of the site.
 
     Raises:
-        InputError: the file cannot be read.
+        InputError: the file cannot be read, or so few rows cannot be divided.
+        PolicyError: the study holds out so many rows that another choice is not known again.
     """
+    if data.test_share is not None and data.test_share > MOST_HELD_OUT:
+        raise PolicyError(
+            f"minimum_rows_changed: data.test_share = {data.test_share}: an institution holds at "
+            f"most {MOST_HELD_OUT} of its rows out, so that all such studies of a file draw on one "
+            "budget: give a smaller share, or leave it out.",
+            rules=("minimum_rows_changed",),
+        )
     if question is None:
-        return of_cells(_cells(path), key)
+        cells = _cells(path)
+        if data.test_share is not None:
+            rows = {"index": np.arange(len(next(iter(cells.values()))[0]))}
+            of_site = data.seed + index
+            train, _ = train_test_split(rows, test_share=data.test_share, seed=of_site)
+            cells = _taken(cells, train["index"])
+        return of_cells(cells, key)
     plain, kept, made, names, table = _read(data, question, path, index)
     cells = _cells_of(plain)
     for column in made.scale:
         of = table[column]
         cells[f"{column}, scaled" if column in cells else column] = of.values, of.missing
-    cells = {of: (values[kept], missing[kept]) for of, (values, missing) in cells.items()}
+    cells = _taken(cells, kept)
     entries = list(_changed_values(plain.take(kept), names, made))
     pairs = ((column, f"{value}\0{to}") for column, value, to, _ in entries)
     return of_cells(cells, key)._replace(
@@ -91,7 +114,8 @@ def _read(
     changes = question.harmonise.get(name)
     plain = _as_written(path, name, changes)
     table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
-    kept = _kept(required(_numbered(table), data, name), question, name)
+    train, _ = split_rows(required(_numbered(table), data, name), data, index)
+    kept = _kept(train, question, name)
     made = changes or Harmonisation.model_validate({})
     return plain, kept, made, {made.rename.get(of, of): of for of in plain}, table
 
@@ -134,6 +158,23 @@ def required(table: LazyTable, data: Data, site: str) -> LazyTable:
     return table.take(kept)
 
 
+def split_rows(table: LazyTable, data: Data, index: int) -> tuple[LazyTable, LazyTable | None]:
+    """Return a site's rows without a share of them, and that share.
+
+    Raises:
+        InputError: a part would be empty.
+    """
+    if data.test_share is None:
+        return table, None
+    rows = rows_of(table)
+    count = round(data.test_share * rows)
+    order = np.random.default_rng(read_seed(data.seed + index)).permutation(rows)
+    held_out, kept = np.sort(order[:count]), np.sort(order[count:])
+    if not count or not len(kept):
+        raise InputError(f"data.test_share of {rows} rows leaves one part empty: change the share.")
+    return table.take(kept), table.take(held_out)
+
+
 def _as_written(path: Path, site: str, changes: Harmonisation | None) -> LazyTable:
     """Return the table of a file as it stands there; of the changes only how it is written."""
     writing = Harmonisation.model_validate({})
@@ -145,6 +186,10 @@ def _as_written(path: Path, site: str, changes: Harmonisation | None) -> LazyTab
 
 def _cells_of(table: LazyTable) -> Cells:
     return {name: (table[name].values, table[name].missing) for name in table}
+
+
+def _taken(cells: Cells, rows: np.ndarray) -> Cells:
+    return {of: (values[rows], missing[rows]) for of, (values, missing) in cells.items()}
 
 
 def _cells(path: Path) -> Cells:
