@@ -292,8 +292,8 @@ class QueryRuntime(SiteWork):
             data, digests = self._known()
             account = f"of {data}"
             if len(digests.cells) != self.rows:
-                text = f"consortia has a fault: {self.rows} rows are evaluated, others are known again."
-                raise PolicyError(f"{text} Report it.", rules=("maximum_settled_rows",))
+                text = f"{self.rows} rows are evaluated, {len(digests.cells)} are known again"
+                raise PolicyError(f"{text}: report it.", rules=("maximum_settled_rows",))
         text = f"values {MEASURE} {account}"
         named = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"
