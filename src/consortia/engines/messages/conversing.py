@@ -292,8 +292,11 @@ class QueryRuntime(SiteWork):
             data, digests = self._known()
             account = f"of {data}"
             if len(digests.cells) != self.rows:
-                text = f"{self.rows} rows are evaluated, {len(digests.cells)} are known again"
-                raise PolicyError(f"{text}: report it.", rules=("maximum_settled_rows",))
+                raise PolicyError(
+                    f"{self.rows} rows are evaluated, and {len(digests.cells)} known: a fault of "
+                    "consortia. What answers tell of each cannot be added up; report it.",
+                    rules=("maximum_settled_rows",),
+                )
         text = f"values {MEASURE} {account}"
         named = hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
         path = self._files.folder.parent.parent / SETTLED / f"{named[:32]}.bin"

@@ -118,7 +118,8 @@ def _variants(text: str, data: Path) -> Iterator[_Variant]:
     }
     yield _edited("the same with another seed", text, edits, {"run": run | {"seed": seed}})
     last = LAST.fullmatch(model.get("formula", ""))
-    why = "the study has no formula of several covariates, or one with functions or levels."
+    plain = "that ends with a column and is without functions, products and levels."
+    why = f"the study has no formula of several covariates {plain}"
     why, (head, term, tail) = ("", last.groups()) if last else (why, ("", "", ""))
     fewer = model | {"formula": head + tail}
     yield _edited("a covariate less", text, {re.escape(term): ""}, {"model": fewer}, why)
@@ -131,7 +132,7 @@ def _variants(text: str, data: Path) -> Iterator[_Variant]:
 
 
 def _edited(title: str, text: str, edits: dict[str, str], new: Any, why: str = "") -> _Variant:
-    """Change a study where a pattern matches, so that the new tables are all that differs."""
+    """Return a study changed where a pattern matches, so that only the new tables differ."""
     meant = tomllib.loads(text) | new
     for pattern, instead in edits.items():
         for old in re.finditer(pattern, text) if not why else ():
