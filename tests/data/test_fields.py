@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from consortia.data.fields import Fields, Strings, cut
-from consortia.errors import InputError
 from tests.refusals import refused
 
 
@@ -49,9 +48,8 @@ PIECES = ["a", "1.5", "é", ",", ";", '"', '""', '"b,c"', '"d"', " ", "\n", "\r\
 def test_a_file_has_the_fields_and_lines_that_csv_finds(text: str, separator: str) -> None:
     expected = by_csv(text, separator)
     if isinstance(expected, str):
-        with pytest.raises(InputError) as caught:
+        with refused(match=re.escape(expected.rstrip("."))):
             cut(text, separator, Path("site.csv"), 0)
-        assert expected.rstrip(".") in str(caught.value)
         return
     found = rows_of(cut(text, separator, Path("site.csv"), 0))
     assert without_blanks(found) == without_blanks(expected)

@@ -504,7 +504,7 @@ def test_a_refusal_is_told_and_replaced_by_a_later_answer(stages, tmp_path: Path
     policy.write_text(f"{text}maximum_points = 10\n")
     found = now.answer("north", 3)
     assert isinstance(found.error, PolicyError)
-    assert "maximum_points" in str(found.error)
+    assert found.error.rules == ("maximum_points",)
     with refused(SiteRefusedError, sites=("north",)):
         now.proceed()
     policy.write_text(text)

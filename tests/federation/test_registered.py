@@ -108,25 +108,25 @@ def test_the_digest_is_that_of_what_is_computed(registered: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "reason"),
+    ("old", "new", "argument"),
     [
         (
             '"few_rounds"',
             '"private_posterior"\nepsilon = 1.0\ndelta = 1e-6',
-            "numbers of rows of all sites",
+            "registered",
         ),
-        ("dose = {", "doze = {", "did you mean 'dose'"),
-        ("dose = {", "# dose = {", "registered.numbers.dose = { centre = ..., scale = ... }"),
+        ("dose = {", "doze = {", "registered"),
+        ("dose = {", "# dose = {", "registered"),
         ("seed = 1", "seed = 1\nloo = true", "run.loo"),
-        ("scale = ", "scale = -", "greater than 0"),
+        ("scale = ", "scale = -", "registered.numbers.age.scale"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(
-    registered: str, tmp_path: Path, old: str, new: str, reason: str
+    registered: str, tmp_path: Path, old: str, new: str, argument: str
 ) -> None:
-    with pytest.raises(InputError) as caught:
-        study_of(tomllib.loads(registered.replace(old, new)), tmp_path / "study.toml")
-    assert reason in str(caught.value)
+    file = tmp_path / "study.toml"
+    with refused(argument=argument, file=str(file)):
+        study_of(tomllib.loads(registered.replace(old, new)), file)
 
 
 @pytest.mark.engines
@@ -185,7 +185,6 @@ def test_a_prepared_key_of_other_rows_is_refused_by_the_site_and_named_to_all(
     assert now.proceed().awaited == dict.fromkeys(NAMES, 1)
     error = now.answer("north", 1).error
     assert isinstance(error, PolicyError)
-    assert "the key of 'north' is not its own: its rows have changed" in str(error)
     with refused(SiteRefusedError, sites=("north",), match="have changed"):
         now.proceed()
 
@@ -271,8 +270,7 @@ def test_a_site_with_a_level_that_is_not_registered_refuses_and_says_where(tmp_p
     now.proceed()
     found = now.answer("north", 1)
     assert isinstance(found.error, InputError)
-    assert "rows.csv, line" in str(found.error)
-    assert "none of the levels that the study registers (0, 2)" in str(found.error)
+    assert (found.error.argument, found.error.site) == ("ill", "north")
     with refused(SiteRefusedError, sites=("north",)):
         now.proceed()
 

@@ -12,7 +12,6 @@ import pytest
 from scipy import stats
 
 import consortia
-from consortia.errors import InputError
 from consortia.models.numpyro import from_numpyro
 from tests.refusals import refused
 
@@ -492,36 +491,35 @@ def needy(x: Any, y: Any, degree: int) -> None:
 
 
 REFUSED = [
-    (gaussian_process, "the statement 'process' does not factor over rows"),
-    (centred, "the statement 'outcome' does not factor over rows"),
-    (local, "the latent variable 'own_level' has shape (4,) with several rows and (1,) with one"),
-    (subsampling, "the plate 'some' subsamples"),
-    (labelled, "the latent variable 'which' is discrete: sum it out"),
-    (fixed, "the model cannot be run with 4 of its rows"),
-    (dependent, "the support of 'low' depends on other latent variables"),
-    (optimised, "'weight' is a numpyro.param: give it a prior"),
-    (unobserved, "no statement with obs= depends on the rows"),
-    (gamma_frailty, "'frailty' is drawn in the plate of the site from Gamma: a site integrates"),
-    (many_own, "a site has 4 numbers of its own (own)"),
-    (leaking, "'shared' depends on 'own', which each site draws for itself"),
-    (rows_in_the_site, "'own' has a value of each row in the plate of the site"),
-    (anchored, "the law of 'b' depends on the rows, which"),
-    (anchored_at_a_bound, "the law of 'b' depends on the rows, which"),
-    (own_anchored, "the law of 'own' depends on the rows, which"),
-    (unlike, "the law of 'own' differs over the plate of the site"),
-    (needy, "the model's argument 'degree' is none of the columns (x, y): give it by name"),
-    (poisson, "the model's argument 'count' is none of the columns"),
-    (mixture, "the model takes no argument 'y'"),
+    (gaussian_process, "process"),
+    (centred, "outcome"),
+    (local, "own_level"),
+    (subsampling, "some"),
+    (labelled, "which"),
+    (fixed, "model"),
+    (dependent, "low"),
+    (optimised, "weight"),
+    (unobserved, "model"),
+    (gamma_frailty, "frailty"),
+    (many_own, "model"),
+    (leaking, "shared"),
+    (rows_in_the_site, "own"),
+    (anchored, "b"),
+    (anchored_at_a_bound, "b"),
+    (own_anchored, "own"),
+    (unlike, "own"),
+    (needy, "degree"),
+    (poisson, "count"),
+    (mixture, "y"),
 ]
 
 
-@pytest.mark.parametrize(("function", "message"), REFUSED)
+@pytest.mark.parametrize(("function", "argument"), REFUSED)
 def test_a_model_without_a_likelihood_a_row_is_refused_by_the_statement(
-    function: Callable[..., Any], message: str
+    function: Callable[..., Any], argument: str
 ) -> None:
-    with pytest.raises(InputError) as caught:
+    with refused(argument=argument):
         from_numpyro(function, {"x": X, "y": 2 * X})
-    assert message in str(caught.value)
 
 
 def factor_of_the_site(x: Any, y: Any) -> None:

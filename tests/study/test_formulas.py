@@ -16,7 +16,6 @@ from consortia.core.target import Target
 from consortia.data.facts import Gathering, SiteFacts, merge_facts
 from consortia.data.tables import read_table
 from consortia.engines.local import LocalEngine
-from consortia.errors import InputError
 from consortia.federation.governance import terms_of
 from consortia.federation.governance.explanation import sentences
 from consortia.study.build import load_study
@@ -205,21 +204,20 @@ def test_a_data_set_has_its_columns_by_name() -> None:
 
 
 WRONG = [
-    (MODEL.replace("family", "famly"), "model.famly: unknown; did you mean 'family'"),
-    (MODEL.replace("bernoulli", "bernouli"), "'bernouli': unknown; did you mean 'bernoulli'"),
-    (MODEL + 'kind = "mlp"\n', "give exactly one of formula, kind and factory"),
-    (MODEL.replace("age * arm", "age * foo(arm)"), "'foo' is not a function of formulas"),
-    (MODEL.replace("died ~", "died"), "one ~ in it"),
+    (MODEL.replace("family", "famly"), "model"),
+    (MODEL.replace("bernoulli", "bernouli"), "model.family"),
+    (MODEL + 'kind = "mlp"\n', "model"),
+    (MODEL.replace("age * arm", "age * foo(arm)"), "model.formula"),
+    (MODEL.replace("died ~", "died"), "model.formula"),
 ]
 
 
-@pytest.mark.parametrize(("model", "message"), WRONG)
+@pytest.mark.parametrize(("model", "argument"), WRONG)
 def test_a_wrong_formula_is_refused_before_any_file_is_read(
-    tmp_path: Path, model: str, message: str
+    tmp_path: Path, model: str, argument: str
 ) -> None:
-    with pytest.raises(InputError) as caught:
+    with refused(argument=argument, file=str(tmp_path / "study.toml")):
         study_of(tmp_path, model)
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("key", ["standardise = true", "intercept = true", 'target = "died"'])

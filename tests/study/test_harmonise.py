@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 from consortia.data.harmonisation import Harmonisation
 from consortia.data.mending import key, text
 from consortia.data.tables import read_table
-from consortia.errors import InputError
 from consortia.study.build import load_study
 from consortia.study.likeness import suggestions
 from tests.refusals import refused
@@ -44,22 +44,21 @@ def study(folder: Path, text: str) -> Path:
 
 
 WRONG = [
-    ("[harmonise.osla]\ndecimal = ','", "harmonise: site 'osla': unknown; did you mean 'oslo'"),
-    ("[harmonise.oslo]\nrenam = {}", "harmonise.oslo.renam]: unknown; did you mean 'rename'"),
-    ("[harmonise.oslo]\nencoding = 'utf-9'", "encoding = 'utf-9': unknown; try 'latin-1'"),
-    ("[harmonise.oslo]\ndecimal = 'x'", "harmonise.oslo.decimal = 'x'"),
-    ("[harmonise.oslo.scale]\nage = 0.0", "scale.age = 0.0: give a finite factor"),
-    ("[harmonise.oslo.recode]\nsex = 'f'", "harmonise.oslo.recode.sex = 'f'"),
+    ("[harmonise.osla]\ndecimal = ','", "harmonise"),
+    ("[harmonise.oslo]\nrenam = {}", "harmonise.oslo.renam"),
+    ("[harmonise.oslo]\nencoding = 'utf-9'", "harmonise.oslo.encoding"),
+    ("[harmonise.oslo]\ndecimal = 'x'", "harmonise.oslo.decimal"),
+    ("[harmonise.oslo.scale]\nage = 0.0", "harmonise.oslo.scale"),
+    ("[harmonise.oslo.recode]\nsex = 'f'", "harmonise.oslo.recode.sex"),
 ]
 
 
-@pytest.mark.parametrize(("text", "message"), WRONG)
-def test_a_wrong_key_is_refused_before_any_data_are_read(folder, text, message) -> None:
+@pytest.mark.parametrize(("text", "argument"), WRONG)
+def test_a_wrong_key_is_refused_before_any_data_are_read(folder, text, argument) -> None:
     for name in ("oslo", "lima"):
         (folder / f"{name}.csv").unlink()
-    with pytest.raises(InputError) as caught:
+    with refused(argument=argument, file=str(folder / "study.toml")):
         load_study(study(folder, text))
-    assert message in str(caught.value)
 
 
 def test_it_goes_with_a_formula_alone(folder) -> None:
@@ -84,9 +83,8 @@ def test_it_goes_with_a_formula_alone(folder) -> None:
     ],
 )
 def test_a_change_of_what_is_not_there_is_refused_with_the_file(folder, text, message) -> None:
-    with refused(site="oslo", match=r"oslo\.csv") as caught:
+    with refused(site="oslo", match=rf"oslo\.csv.*{re.escape(message.removeprefix('oslo.csv'))}"):
         load_study(study(folder, f"[harmonise.oslo.{text}")).build()
-    assert message in str(caught.value)
 
 
 def test_every_change_is_made_at_its_site_alone_and_a_word_that_no_row_has_is_told(folder) -> None:

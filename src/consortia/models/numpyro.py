@@ -388,7 +388,9 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         if kind in ("sample", "deterministic") and name not in of_one_row:
             raise InputError(f"from_numpyro: {name!r} exists only for some numbers of rows.")
         if kind in ("param", "mutable"):
-            raise InputError(f"from_numpyro: {name!r} is a numpyro.{kind}: give it a prior.")
+            raise InputError(f"from_numpyro: {name!r} is a numpyro.{kind}: give it a prior.").at(
+                name
+            )
         if kind == "plate":
             size, subsample = statement["args"]
             if subsample not in (None, size):
@@ -412,7 +414,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
             f"from_numpyro: a site has {size} numbers of its own ({', '.join(local)}): a rule of "
             f"quadrature takes at most {max(_integrated.NODES)}. Give the plate another name, with "
             "all sites in it, and pick their entries by a column: all are sampled then."
-        )
+        ).at("model")
     points = [
         {name: np.asarray(run[name]["value"]) for name in (*latents, *local)}
         for run in (first, other)
@@ -437,7 +439,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
     for name in observed:
         (likelihood if judged(is_sum_over_rows, name) else prior).append(name)
     if not likelihood:
-        raise InputError("from_numpyro: no statement with obs= depends on the rows.")
+        raise InputError("from_numpyro: no statement with obs= depends on the rows.").at("model")
     for name in (*latents, *local):
         judged(check_law, name)
     elsewhere = points[0] | {name: points[1][name] for name in local}

@@ -21,7 +21,7 @@ from consortia.data.facts import SiteFacts
 from consortia.data.harmonisation import NONE
 from consortia.data.sites import NUMERIC_KINDS
 from consortia.data.tables import read_text
-from consortia.errors import InputError, wrong
+from consortia.errors import InputError, located, wrong
 
 Arrays = dict[str, np.ndarray]
 
@@ -46,7 +46,8 @@ def read_rows(path: Path, target: str, test_share: float | None, seed: int) -> F
     Raises:
         InputError: the file cannot be used.
     """
-    arrays, columns = read_file(path, target)
+    with located(file=str(path)):
+        arrays, columns = read_file(path, target)
     if test_share is None:
         return FileRows(arrays, None, columns)
     train, held_out = preparation.train_test_split(arrays, test_share=test_share, seed=seed)

@@ -397,10 +397,8 @@ def test_what_is_nearly_a_number_is_refused_with_its_line(
     field = f'"{odd}"' if "," in odd else odd
     rows = [f"{a},{field if i % every == 2 else f'{i}.5'}" for i, a in enumerate(Y)]
     path = file(tmp_path, "a.csv", "y,crp", rows)
-    with refused(site="a", match="write C\\(crp\\)|decimal mark|both decimal") as caught:
+    with refused(argument="crp", site="a", match=rf"a\.csv(.|\n)*{re.escape(odd)}"):
         made("y ~ crp", [path])
-    assert "a.csv" in str(caught.value)
-    assert odd in str(caught.value)
     assert made("y ~ C(crp)", [path]).names
 
 
@@ -483,10 +481,8 @@ def test_honest_numbers_are_not_asked_about(column: np.ndarray) -> None:
 def test_one_word_in_several_writings_is_refused_with_the_line_that_mends_it(other: str) -> None:
     sex = np.where(np.arange(ROWS) % 2, "male", "female").astype(object)
     sex[5] = other
-    with refused(argument="sex", site="oslo") as caught:
+    with refused(argument="sex", site="oslo", match=r'row 6.*\[harmonise\.oslo\.recode\.sex\] "'):
         made("y ~ sex", {"oslo": {"y": Y, "sex": sex}})
-    assert "site 'oslo', row 6" in str(caught.value)
-    assert '[harmonise.oslo.recode.sex] "' in str(caught.value)
     changes = {"oslo": {"recode": {"sex": {other: "male"}}}}
     found = made("y ~ sex", {"oslo": {"y": Y, "sex": sex}}, harmonise=changes)
     assert found.names == ("sex[male]",)
@@ -534,9 +530,9 @@ def test_sites_that_write_one_level_unlike_are_refused_with_the_line(
         file(tmp_path, f"{name}.csv", "y,k", [f"{a},{[word, '3'][i % 2]}" for i, a in enumerate(Y)])
         for name, word in (("a", here), ("b", here), ("c", there))
     ]
-    with refused(argument="k", match=r"c\.csv, line 2: k is") as caught:
+    line = rf'c\.csv, line 2: k is .*\[harmonise\.c\.recode\.k\] "{there}" = "{here}"'
+    with refused(argument="k", match=line):
         made("y ~ C(k)", paths)
-    assert f'[harmonise.c.recode.k] "{there}" = "{here}"' in str(caught.value)
 
 
 # --- 10: columns that nobody uses ----------------------------------------------------------------
@@ -590,10 +586,8 @@ def test_another_encoding_is_named_with_its_line_and_read_where_it_is_said(
     tmp_path: Path, encoding: str
 ) -> None:
     path = file(tmp_path, "a.csv", "y,x,k", PLAIN, encoding)
-    with pytest.raises(InputError) as caught:
+    with refused(site="a", file=str(path), match="(line 3|UTF-16).*encoding"):
         made("y ~ x + k", [path])
-    assert "line 3" in str(caught.value) or "UTF-16" in str(caught.value)
-    assert "encoding" in str(caught.value)
     found = made("y ~ x + k", [path], harmonise={"a": {"encoding": encoding}})
     assert set(found.specification.levels["k"]) == {"été", "hiver"}
 
@@ -682,14 +676,9 @@ def test_what_only_a_comparison_shows_is_in_the_same_answer_as_a_table_that_fail
 def test_values_that_miss_and_values_that_cannot_be_are_in_one_answer() -> None:
     gap = np.where(np.arange(ROWS) % 9 == 0, np.nan, Z)
     sites = {"a": {"y": Y, "x": gap, "z": -Z}, "b": {"y": Y + 5, "x": Z, "z": Z}}
-    with pytest.raises(InputError) as caught:
+    with refused(argument="x", site="a") as caught:
         made("y ~ x + log(z)", sites)
-    for words in (
-        "site 'a': values are missing in 'x' 7 of 60 rows",
-        "site 'a': log(z) is not finite in 60 of 60 rows, first in site 'a', row 1, where z is",
-        "site 'b': the response y is outside the family bernoulli in 60 of 60 rows: its values",
-    ):
-        assert words in str(caught.value), words
+    assert [fault.argument for fault in caught.value.faults] == ["x", "z", "y"]
 
 
 @pytest.mark.parametrize(
@@ -702,10 +691,8 @@ def test_a_column_that_a_file_lacks_is_named_with_its_header(tmp_path, name, lin
         file(tmp_path, "a.csv", "y,age", rows),
         file(tmp_path, "b.csv", "sep=,", [f"y,{name}", *rows]),
     ]
-    with pytest.raises(InputError) as caught:
+    with refused(argument="age", site="b", match=rf"line 2: .*\[harmonise\.b\.rename\] {line}"):
         made("y ~ age", paths)
-    assert "b.csv, line 2: 'age' is not a column" in str(caught.value)
-    assert f"[harmonise.b.rename] {line}" in str(caught.value)
 
 
 # --- unlike kinds --------------------------------------------------------------------------------
@@ -764,10 +751,10 @@ def test_words_that_are_no_number_are_named_and_nothing_is_proposed_for_them(tmp
         file(tmp_path, f"{name}.csv", "y,k", [f"{a},{of[i % 2]}" for i, a in enumerate(Y)])
         for name, of in (("a", words), ("b", ["1", "2"]))
     ]
-    with pytest.raises(InputError) as caught:
+    line = rf"a\.csv, line 2: k is '{words[0]}', and nothing says which"
+    missing = rf'\[harmonise\.a\.missing_values\] k = \["{words[0]}"\]'
+    with refused(argument="k", match=f"{line}.*{missing}"):
         made("y ~ k", paths)
-    assert f"a.csv, line 2: k is '{words[0]}', and nothing says which" in str(caught.value)
-    assert f'[harmonise.a.missing_values] k = ["{words[0]}"]' in str(caught.value)
     days = file(
         tmp_path, "c.csv", "y,k", [f"{a},2024-01-{i % 28 + 1:02d}" for i, a in enumerate(Y)]
     )
@@ -886,9 +873,8 @@ def test_a_hidden_character_is_what_the_line_removes_however_many_rows_have_it(
     hidden: str, rows: int
 ) -> None:
     arms = [hidden] * rows + ["placebo"] * (60 - rows)
-    with pytest.raises(InputError) as caught:
+    with refused(argument="k", site="a", match='= "placebo"'):
         made("y ~ k", {"a": pd.DataFrame({"y": Y, "k": arms})})
-    assert '= "placebo"' in str(caught.value)
     dirty = pd.DataFrame({"y": Y, "k": [hidden, "verum"] * 30})
     clean = pd.DataFrame({"y": Y, "k": ["placebo", "verum"] * 30})
     for sites in (
@@ -896,9 +882,8 @@ def test_a_hidden_character_is_what_the_line_removes_however_many_rows_have_it(
         {"b": clean, "a": dirty},
         {"a": dirty, "b": clean, "c": dirty},
     ):
-        with pytest.raises(InputError) as caught:
+        with refused(argument="k", match=r"\[harmonise\.a\.recode\.k\]") as caught:
             made("y ~ k", sites)
-        assert "[harmonise.a.recode.k]" in str(caught.value)
         assert "[harmonise.b" not in str(caught.value)
 
 

@@ -60,9 +60,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
 def test_a_value_outside_the_family_has_a_remedy_that_works(
     formula: str, changes: dict[str, Any], options: dict[str, Any], remedy: str, mended: str
 ) -> None:
-    with refused(site="a", match=re.escape(remedy)) as caught:
+    with refused(site="a", match=rf"row 4(.|\n)*{re.escape(remedy)}") as caught:
         made(formula, changes, **options)
-    assert "row 4" in str(caught.value)
     assert "missing_values" not in str(caught.value)
     assert len(made(mended, changes, **options).sites.site("a")["y"]) == ROWS
 

@@ -97,10 +97,7 @@ class PredictiveCheck:
             return "\n".join(aligned([header, *body]))
         low, middle, high = np.quantile(self.r2, [*interval_ends(self.level), 0.5])[[0, 2, 1]]
         return "\n".join(
-            [
-                *aligned([header, *body]),
-                f"Bayesian R² {middle:.3f} ({low:.3f} to {high:.3f})",
-            ]
+            [*aligned([header, *body]), f"Bayesian R² {middle:.3f} ({low:.3f} to {high:.3f})"]
         )
 
     __repr__ = __str__

@@ -229,10 +229,7 @@ def _strata(agreed: Specification, kept: Table) -> np.ndarray:
 
 
 def time_rows(
-    agreed: Specification,
-    time: np.ndarray,
-    event: np.ndarray,
-    start: np.ndarray | None = None,
+    agreed: Specification, time: np.ndarray, event: np.ndarray, start: np.ndarray | None = None
 ) -> Arrays:
     """Return times to an event, (rows,), as the family takes them.
 

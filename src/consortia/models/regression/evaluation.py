@@ -372,11 +372,7 @@ class RowByRow:
         return self._averaged(params, rows, lambda eta: of(eta, rows, own_parameters)[0], nodes)
 
     def _averaged(
-        self,
-        params: Params,
-        rows: Rows,
-        of: Callable[[np.ndarray], np.ndarray],
-        nodes: int | None,
+        self, params: Params, rows: Rows, of: Callable[[np.ndarray], np.ndarray], nodes: int | None
     ) -> np.ndarray:
         """Average a function of η over the levels given the site's own rows, (K, n)."""
         density, like = self._density, params["log_sd"]

@@ -161,10 +161,7 @@ def predicted(
 
 
 def survival(
-    density: Density,
-    params: Mapping[str, np.ndarray],
-    rows: Sequence[PyTree],
-    shift: np.ndarray,
+    density: Density, params: Mapping[str, np.ndarray], rows: Sequence[PyTree], shift: np.ndarray
 ) -> np.ndarray:
     """Return the probability of no event before each time, (draws, rows, times).
 

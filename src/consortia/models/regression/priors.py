@@ -22,7 +22,7 @@ import numpy as np
 from consortia.core.arguments import unknown
 from consortia.core.arrays import Array, namespace
 from consortia.core.tails import Tail
-from consortia.errors import InputError, wrong
+from consortia.errors import wrong
 
 
 class _Form(NamedTuple):
@@ -199,10 +199,10 @@ def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
         return text
     match = re.fullmatch(r"\s*(\w+)\s*\(([^()]*)\)\s*", text) if isinstance(text, str) else None
     if match is None:
-        raise InputError(f"prior of {key!r} is {text!r}: write for instance 'normal(0, 1)'.")
+        raise wrong("prior", f" of {key!r} is {text!r}: write for instance 'normal(0, 1)'.")
     word, inside = match[1], [part.strip() for part in match[2].split(",") if part.strip()]
     if word not in FORMS:
-        raise InputError(f"prior of {key!r}: {word!r}: {unknown(word, FORMS)}.")
+        raise wrong("prior", f" of {key!r}: {word!r}: {unknown(word, FORMS)}.")
     form = FORMS[word]
     try:
         arguments = tuple(float(part) for part in inside)
@@ -212,10 +212,11 @@ def read_prior(key: str, text: Any, lower: float = -math.inf) -> Prior:
         raise wrong("prior", f" of {key!r}: {word} takes {', '.join(form.arguments)} as numbers.")
     for name, value in zip(form.arguments, arguments, strict=True):
         if name != PLACE[0] and value <= 0:
-            raise InputError(f"prior of {key!r}: {word}: the {name} is {value:g}; it must be > 0.")
+            raise wrong("prior", f" of {key!r}: {word}: the {name} is {value:g}; it must be > 0.")
     if form.lower > lower:
-        raise InputError(
-            f"prior of {key!r}: {word} has no mass below 0, where this parameter may be: use "
-            "normal, student_t, cauchy or laplace."
+        raise wrong(
+            "prior",
+            f" of {key!r}: {word} has no mass below 0, where this parameter may be: use normal, "
+            "student_t, cauchy or laplace.",
         )
     return Prior(word, arguments)

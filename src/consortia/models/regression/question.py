@@ -240,7 +240,7 @@ class Question:
             stands = name if name in table else like[0] if len(like) == 1 else None
             if stands is None:  # no column has the name, or would once it is renamed
                 continue
-            with faults.noted():
+            with faults.noted(argument=name):
                 column = table[stands].with_levels(self.levels.get(name, ()))
                 declared = site in self.harmonise and name in self.harmonise[site].missing_values
                 if name not in self.numbers and not declared:
@@ -557,7 +557,7 @@ class Question:
             raise InputError(
                 f"{where}: the response {first.text} holds strings, and family "
                 f"{self.family.name} is of numbers: {doubt}."
-            )
+            ).at(first.column)
         values = first.values(table, where)
         if kind == "count":  # a share of trials times their number is off by rounding
             near = np.isclose(values, np.round(values), rtol=1e-12, atol=1e-9)
@@ -637,7 +637,7 @@ class Question:
                 f"{where}: {name} {factor.text} is outside the family {self.family.name} in "
                 f"{int((~right).sum())} of {len(right)} rows: its values must be {what}"
                 f"{self._first(name.removeprefix('the '), factor, table, ~right, values)}."
-            )
+            ).at(**factor.place(table, ~right))
 
     def _first(
         self, part: str, factor: Factor, table: Table, wrong: np.ndarray, values: np.ndarray

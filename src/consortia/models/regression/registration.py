@@ -18,7 +18,7 @@ from consortia.core.faults import Faults
 from consortia.data.columns import Table, TableFacts, as_levels
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
-from consortia.errors import InputError, wrong
+from consortia.errors import InputError, located, wrong
 from consortia.models.regression.agreement import against_reference, breaks_of, mark_units, units_of
 from consortia.models.regression.earlier import Earlier
 from consortia.models.regression.formula import SITE
@@ -160,6 +160,7 @@ class Registration:
                 names.append(name)
         return names
 
+    @located(argument="registered")
     def _check_stated(self, question: Question) -> None:
         """Refuse what the formula does not have, and name all that is missing."""
         faults, places = Faults(), _places(question)
@@ -239,7 +240,9 @@ class Registration:
                     f"{spot.where}: {column} is {spot.written!r}, which is none of the levels that "
                     f"the study registers ({', '.join(levels)}). Where it is another word for one "
                     f"of these: {line}; where it stands for a missing value: {missing}; where it "
-                    "is a separate level, the study has to be registered again with it."
+                    "is a separate level, the study has to be registered again with it.",
+                    argument=column,
+                    site=site,
                 )
         for name, (low, high) in self.ranges.items():
             at_site = kept[name]

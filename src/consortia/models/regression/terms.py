@@ -31,10 +31,7 @@ def read_terms(code: Code) -> tuple[list[Term], list[Term]]:
     """
     left, _, right = code.text.partition("~")
     sides = _Reader(code, left).whole({}), _Reader(code, right).whole(_set_of([()]))
-    return (
-        sorted(sides[0].values(), key=len),
-        sorted(sides[1].values(), key=len),
-    )
+    return sorted(sides[0].values(), key=len), sorted(sides[1].values(), key=len)
 
 
 class _Reader:
