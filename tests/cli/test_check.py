@@ -28,6 +28,7 @@ from consortia.study.build import load_study
 from consortia.study.model import FROM_DATA, MODELS
 from consortia.study.options import arguments
 from consortia.study.schema import argument_schemas, json_schema
+from consortia.theory import comparison as laws
 from consortia.theory.bias import keeps_posterior
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,6 +54,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_plot_has_the_methods_that_could_do_it_and_the_study(study, monkeypatch):
     drawn, write = [], comparison.write_figure
+    some = {name: laws.candidates(3)[name] for name in ("fa_hmc", "fsgld", "de_sgld")}
+    monkeypatch.setattr(laws, "candidates", lambda sites: some)  # each takes a second or more
 
     def noted(figure: Any, path: Path) -> Path:
         drawn.append(figure)
@@ -70,6 +73,12 @@ def test_a_plot_has_the_methods_that_could_do_it_and_the_study(study, monkeypatc
     assert {"fa_hmc", "de_sgld", "this study"} <= set(names)
     assert "few_rounds" in " ".join(text.get_text() for text in axes.texts)
     assert not any("$" in label.get_text() for label in axes.get_yticklabels())
+
+
+@pytest.mark.parametrize("sites", [2, 3])
+def test_every_method_of_a_plot_can_be_made(sites):
+    for name, settings in laws.candidates(sites).items():
+        assert ALGORITHMS[name].factory(**settings).name == name
 
 
 def test_a_plot_of_another_kind_is_refused(study):

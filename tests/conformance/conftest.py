@@ -78,9 +78,10 @@ RICHEST = [richest(name, EVERYTHING) for name in ALGORITHMS]
 def pytest_generate_tests(metafunc: Any) -> None:
     """A test that asks for one of these names runs over the registry."""
     quick = metafunc.module.__name__.endswith(COMPILE_NOTHING)
+    few = getattr(metafunc.module, "QUICK", ALGORITHMS)
 
     def parameter(case: Case, settings: str) -> Any:
-        slow = case.name in SLOW and not quick
+        slow = (case.name in SLOW and not quick) or case.name not in few
         marks = [pytest.mark.slow] if slow else []
         return pytest.param(case, id=f"{case.name}-{settings}", marks=marks)
 

@@ -11,6 +11,9 @@ import consortia
 from consortia.engines import local
 from consortia.run.recording import Recorder
 
+QUICK = "fa_hmc", "stale_sghmc"
+"""A synchronous and an asynchronous algorithm: the loop and the recorder keep draws for all."""
+
 
 @pytest.fixture
 def live_bytes(monkeypatch: Any) -> list[int]:

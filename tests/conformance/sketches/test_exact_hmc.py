@@ -7,12 +7,14 @@ hub accepts.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sparse import sparse
 
 import consortia
 from consortia.core.contract import Algorithm, Draws, Phase, Sum
@@ -159,8 +161,13 @@ def pooled(theta: np.ndarray, numbers: list[dict[str, Any]]) -> np.ndarray:
     return np.array(draws)
 
 
-@pytest.mark.parametrize("engine", [{}, {"node_mode": "map", "block": 1}])
-@pytest.mark.parametrize("chains", [1, 4])
+BY_ONE = {"node_mode": "map", "block": 1}
+
+
+@pytest.mark.parametrize(
+    ("chains", "engine"),
+    sparse(itertools.product((1, 4), ({}, BY_ONE)), [(1, BY_ONE), (4, {})]),
+)
 def test_it_is_pooled_hmc_with_the_same_numbers(
     runner: Any, chains: int, engine: dict[str, Any]
 ) -> None:

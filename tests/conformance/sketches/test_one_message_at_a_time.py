@@ -256,7 +256,14 @@ BOXES = {
 }
 
 
-@pytest.mark.parametrize("make", [lambda box, step: stale_sghmc(box, step, batch=2), with_memory])
+# The workers with a memory do all that the others do, and more.
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda box, step: stale_sghmc(box, step, batch=2), marks=pytest.mark.slow),
+        with_memory,
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "chains"),
     sparse(
@@ -340,8 +347,9 @@ def fsgld(step: float, alpha: float, updates: int = 3, batch: int = 0) -> Algori
     )
 
 
-@pytest.mark.parametrize("batch", [0, 2])
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("alpha", "batch"), sparse(itertools.product((0.0, 1.0), (0, 2)), [(0.0, 0), (1.0, 2)])
+)
 def test_the_local_engine_and_the_toy_move_a_chain_alike(
     runner: Any, alpha: float, batch: int
 ) -> None:
