@@ -62,7 +62,7 @@ FEATURES = (
         9061,
     ),
     Feature("run and store", ("run", "store"), 4899),
-    Feature("report", ("report", "diagnostics/figures"), 3557),
+    Feature("report", ("report", "diagnostics/figures"), 3561),
     Feature("theory", ("theory",), 4570),
 )
 
