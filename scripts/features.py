@@ -62,8 +62,8 @@ FEATURES = (
         9237,
     ),
     Feature("run and store", ("run", "store"), 4899),
-    Feature("report", ("report", "diagnostics/figures"), 3557),
-    Feature("theory", ("theory",), 4513),
+    Feature("report", ("report", "diagnostics/figures"), 3561),
+    Feature("theory", ("theory",), 4570),
 )
 
 

@@ -10,6 +10,7 @@ from sparse import sparse
 from theory.test_settings import TARGET, problem_of
 
 import consortia
+from consortia.diagnostics.figures import comparison as drawn
 from consortia.theory import comparison
 from consortia.theory.bias import Problem, known_law
 
@@ -45,6 +46,21 @@ def test_curves_fall_and_meet_the_target_where_the_settings_were_chosen(problem)
         assert list(curve.messages) == sorted(curve.messages, reverse=True)
         assert curve.biases[0] < TARGET.mean, curve.name
     assert set(reasons) | {curve.name for curve in curves} == set(comparison.candidates(4))
+
+
+def test_a_method_without_visible_bias_and_a_study_with_a_large_one_are_drawn_at_the_edges(
+    monkeypatch, tmp_path
+):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(drawn, "write_figure", lambda figure, path: figure)
+    curve = comparison.Curve("fa_hmc", (0.0, 1e-7, 0.03), (400.0, 300.0, 200.0))
+    figure = drawn.draw_comparison([curve], {"few_rounds": 3.0}, tmp_path / "a.png", (2.0, 90.0))
+    (axes,) = figure.axes
+    lines = {line.get_label(): list(line.get_xdata()) for line in axes.lines}
+    assert lines["fa_hmc"] == [drawn.SEEN, drawn.SEEN, 0.03]
+    assert lines["this study"] == [drawn.MOST]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert (labels[0], labels[-1]) == ("≤ 0.002", "≥ 0.5")
 
 
 def test_many_parameters_are_compared_in_a_few_directions(monkeypatch):

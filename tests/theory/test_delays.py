@@ -11,7 +11,7 @@ import pytest
 import consortia
 from consortia import latency
 from consortia.schedules.events import simulate
-from consortia.theory import tuning
+from consortia.theory import bias, tuning
 from consortia.theory.arrivals import ArrivalRecursion, Arrivals, SiteGradients
 from consortia.theory.bias import Problem, law_of
 from consortia.theory.delays import DelayedModes, Delays
@@ -173,6 +173,22 @@ def test_a_cap_is_chosen_where_it_saves_messages_dropped_ones_counted() -> None:
             # the staleness falls from 7 to 2.6, and a quarter is dropped: .544 of the cost
             assert first.cost / whole.cost == pytest.approx(0.544, rel=0.12)
     assert costs == {latency.exponential(): 7, latency.constant(): None}
+
+
+def test_workers_that_are_too_many_for_a_trace_choose_by_their_mean_delays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The exact law of those settings has nearly the spread that was aimed at."""
+    problem = problem_of(0.02)
+    method = consortia.stale_sgld(workers=4, aggregate="each")
+    with monkeypatch.context() as patched:
+        patched.setattr(bias, "MOST_ENTRIES", 1)
+        choice = tuning.choose_step(problem, method, TARGET, rounds=10**7, chains=4)
+        assert "mean delays" in choice.tried[0].law.basis
+    exact = law_of(choice.method, problem)
+    assert isinstance(exact.recursion, ArrivalRecursion)
+    off = exact.stationary.sd_ratio - choice.tried[0].law.stationary.sd_ratio
+    assert np.abs(off).max() < 0.01
 
 
 def test_given_settings_stay_and_a_given_step_leaves_nothing_open() -> None:

@@ -537,11 +537,24 @@ def test_a_step_without_bias_is_followed_by_one_twice_as_long() -> None:
 
     def steps(step: float) -> tuple[Any, float]:
         tried.append(step)
-        return SimpleNamespace(cost=1 / step), 0.0
+        return SimpleNamespace(step=step, cost=1 / step), 0.0
 
     best: Any = settings._adjusted(steps, consortia.fa_hmc(), 0.1, 3)
     assert tried == pytest.approx([0.1, 0.2, 0.4])
     assert best.cost == pytest.approx(2.5)
+
+
+def test_a_longer_step_that_is_dearer_ends_the_adjustment() -> None:
+    """The bias is within the target, and no longer step will be cheaper."""
+    tried: list[float] = []
+
+    def steps(step: float) -> tuple[Any, float]:
+        tried.append(step)
+        return SimpleNamespace(step=step, cost=step), 0.3 * step
+
+    best: Any = settings._adjusted(steps, consortia.fa_hmc(), 1.0)
+    assert tried == pytest.approx([1.0, 2.0])
+    assert best.step == 1.0
 
 
 def test_a_bias_that_is_not_a_number_meets_no_target() -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class Trace:
         """Largest staleness of an accepted update; a ring of one more reply serves the trace."""
         return int(self.staleness[~self.dropped].max())
 
-    @property
+    @cached_property
     def shares(self) -> Array:
         """f: each worker's share of its server's accepted updates after warm-up, (S, W)."""
         return np.stack(

@@ -163,6 +163,12 @@ class GaussianAgents:
         return np.linalg.solve(self.curvatures.sum(axis=0), self.pulls.sum(axis=0))
 
     @cached_property
+    def apart(self) -> tuple[Array, Array, Array]:
+        """The mean curvature's eigenvalues and principal axes, and each A_i less it along these."""
+        values, axes = np.linalg.eigh(self.curvatures.mean(axis=0))
+        return values, axes, axes.T @ self.curvatures @ axes - np.diag(values)
+
+    @cached_property
     def smoothness(self) -> float:
         """L, the largest eigenvalue of any A_i."""
         return float(np.linalg.eigvalsh(self.curvatures).max())

@@ -57,6 +57,11 @@ class SiteGradients(NamedTuple):
     noise: Float[np.ndarray, "sites blocks w w"]  # covariance of ε_c
 
 
+def entries(workers: int, dimension: int) -> int:
+    """Return the entries of a state's covariance, all directions apart."""
+    return 2 * (workers + 1) * workers * dimension
+
+
 def in_blocks(slopes: Array, pulls: Array, noise: Array) -> tuple[SiteGradients, bool]:
     """Return gradients in blocks: one of all directions, or one of each where they are apart.
 
@@ -69,7 +74,7 @@ def in_blocks(slopes: Array, pulls: Array, noise: Array) -> tuple[SiteGradients,
         The blocks, and whether what couples directions was left out as too large.
     """
     sites, d = pulls.shape
-    if 2 * (sites + 1) * sites * d > MOST_ENTRIES:
+    if entries(sites, d) > MOST_ENTRIES:
         raise InputError(f"{sites} workers' sites with {d} parameters are too many for a law")
     diagonal = [np.einsum("sii->si", part)[..., None, None] for part in (slopes, noise)]
     scale = np.abs(slopes).max()

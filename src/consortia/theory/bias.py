@@ -43,7 +43,14 @@ from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import full_matrices
-from consortia.theory.arrivals import MOST_STATES, ArrivalRecursion, Arrivals, in_blocks
+from consortia.theory.arrivals import (
+    MOST_ENTRIES,
+    MOST_STATES,
+    ArrivalRecursion,
+    Arrivals,
+    entries,
+    in_blocks,
+)
 from consortia.theory.coupled_modes import MOST_APART, CoupledModes
 from consortia.theory.decentralized import decentralized_hmc_law
 from consortia.theory.delays import DelayedModes
@@ -273,10 +280,7 @@ class Problem:
             raise InputError("the noise of minibatches needs the rows of all sites in one process")
         if rows and self.sites.rows * near.mode.size**2 > MOST_ROW_CURVATURES:
             raise InputError("the noise of minibatches of so many rows is too large to be computed")
-        share = np.full(len(near.sizes), 1 / len(near.sizes))
-        curvatures = near.curvatures + share[:, None, None] * near.prior_curvature
-        pulls = -(near.gradients + share[:, None] * near.prior_gradient)
-        agents = GaussianAgents((curvatures + curvatures.mT) / 2, pulls=pulls)
+        agents = copy(near.agents) if rows else near.agents
         agents.by_modes = many
         if rows:
             units = near.units * np.ones_like(near.mode)
@@ -364,7 +368,7 @@ def _averaging(method: FAHMC, problem: Problem) -> Law:
             remedy = ABSENT_SITES
         notes = (remedy,) * bool(away.max() > NOTED_SHIFT)
     unsure = "" if method.debias else _drifting(method, near, gradients)
-    law = replace(law, notes=notes, unsure=unsure)
+    law = law.noted(*notes, unsure=unsure)
     if method.batch_size is None:
         return law
     note = "Minibatches widen the draws by an amount that is not predicted."
@@ -462,7 +466,7 @@ def _noted(law: Law, *notes: str, final: bool) -> Law:
         f"A single agent's standard deviations: {ratio.min():.3g} to {ratio.max():.3g} times the "
         "posterior's."
     )
-    return replace(law, notes=(agent_note, *notes), unsure=unsure)
+    return law.noted(agent_note, *notes, unsure=unsure)
 
 
 @law_of.register
@@ -486,7 +490,7 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
             raise wrong("adaptation", " must be 1: else the preconditioner follows the chain")
         curvature, floor = problem.near.precision, method.floor
         return psgld_law(step, curvature, floor=floor, staleness=late, gradient_noise=at_server)
-    values, axes = np.linalg.eigh(problem.near.precision)
+    values, axes, _, _ = problem.near.turned
     noise = np.sum(axes * (at_server @ axes), axis=0)
     law = stale_server_law(server_of(method, step, np.maximum(noise, 0)), values, late)
     basis = (
@@ -506,6 +510,7 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     if latest or sites == 1:
         rows = server_of(method, step).force.size + method.workers * (1 + latest)
         final = final and rows * len(near.sd) <= MOST_STATES
+    final = final and entries(method.workers, len(near.sd)) <= MOST_ENTRIES
     by_delays = not final and method.steps_a_task == 1
     updates = BY_DELAYS * stretch
     if not by_delays:
@@ -514,16 +519,17 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         updates = min(updates, method.latency.updates(method.max_staleness))
     names = tuple(problem.sites.names) if sites > 1 else None
     trace = _trace(method.latency, method.workers, updates, method.max_staleness, names)
-    values, axes = np.linalg.eigh(near.precision)
+    values, axes, slopes, prior_slope = near.turned
     share = trace.shares[0] if sites > 1 else np.ones(1)
     if method.latest_only:
         share = np.ones(sites)
     elif method.shares is not None:
         share = np.asarray(method.shares)
     prior = method.prior_shares(near.sizes)
-    slopes = near.curvatures + prior[:, None, None] * near.prior_curvature
+    slopes = slopes + prior[:, None, None] * prior_slope
     pulls = (near.gradients + np.outer(prior, near.prior_gradient)) @ axes / share[:, None]
-    slopes, noise = (axes.T @ part @ axes for part in (slopes, _minibatch_noise(method, problem)))
+    noise = _minibatch_noise(method, problem)
+    noise = axes.T @ noise @ axes if noise.any() else noise
     times = method.workers if sites == 1 else 1  # the workers of one site have all of its rows
     sent = (
         np.repeat(slopes / share[:, None, None], times, axis=0),
@@ -552,7 +558,7 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     if recursion is None or not law.stable or recursion.latest or sites == 1:
         return law
     away = np.abs(law.stationary.bias) / near.sd
-    return replace(law, notes=(OWN_SITES,) if away.max() > SEEN_SHIFT else ())
+    return law.noted(OWN_SITES) if away.max() > SEEN_SHIFT else law
 
 
 @lru_cache(maxsize=8)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from consortia.errors import InputError
 from consortia.schedules.events import Trace
@@ -176,15 +176,12 @@ class DelayedModes(Recursion):
         ]
         return plain, answers[0], answers[1]
 
-    def _pulled(self, z: Array) -> tuple[Array, Array]:
-        """Return T and −z T' at points (..., d), of each direction its own."""
-        inverse, total, late = 1 / z, np.zeros_like(z), np.zeros_like(z)
-        for row in self._by_delay[::-1]:  # Horner's scheme
-            late *= inverse
-            late += total
-            total *= inverse
-            total += row
-        return total, late * inverse
+    def _pulled(self, z: Array, direction: Int[np.ndarray, " points"]) -> tuple[Array, Array]:
+        """Return T and −z T' at points, each of a direction."""
+        powers = np.tile(1 / z, (len(self._by_delay), 1))
+        powers[0] = 1
+        terms = np.cumprod(powers, axis=0) * self._by_delay[:, direction]
+        return terms.sum(axis=0), np.arange(len(terms)) @ terms
 
     @cached_property
     def _roots(self) -> Float[np.ndarray, " d"]:
@@ -196,19 +193,21 @@ class DelayedModes(Recursion):
         plain, sent, _ = self._polynomials
         peaks = np.exp(1j * self.delays.spectrum[0][np.abs(self._answers[0]).argmax(axis=0)])
         between = np.exp(BETWEEN / (1 + self.delays.means.mean()))
-        z = np.stack([peaks, np.ones_like(peaks), np.full_like(peaks, between)])
-        step = np.full_like(z, np.inf)
+        starts = np.stack([peaks, np.ones_like(peaks), np.full_like(peaks, between)])
+        roots = np.full(starts.shape, np.nan)
+        at = np.arange(starts.size)  # those still on their way
+        z = starts.ravel()
         with np.errstate(all="ignore"):
             for _ in range(NEWTON):
-                force, late = self._pulled(z)
+                force, late = self._pulled(z, at % peaks.size)
                 slope = np.polyval(np.polyder(plain), z) + np.polyval(sent, z) * late / z
                 slope = slope - np.polyval(np.polyder(sent), z) * force
                 step = (np.polyval(plain, z) - np.polyval(sent, z) * force) / slope
-                z = z - step
-                if not (np.abs(step) >= SETTLED).any():  # NaN stays NaN
-                    break
-        sizes = np.where(np.abs(step) < SETTLED, np.abs(z), np.nan)
-        return np.fmax.reduce(sizes)
+                z, far = z - step, np.abs(step)
+                roots.flat[at[far < SETTLED]] = np.abs(z[far < SETTLED])
+                left = far >= SETTLED  # NaN stays NaN
+                z, at = z[left], at[left]
+        return np.fmax.reduce(roots)
 
     @cached_property
     def _answers(self) -> tuple[Array, Array]:
@@ -237,9 +236,11 @@ class DelayedModes(Recursion):
 
         Where no root of the flattest direction is found it is infinite, too.
         """
+        if not self._settles.all():
+            return math.inf
         sizes, flattest = self._roots, self._diagonals.sum(axis=0).argmin()
         largest = sizes[np.isfinite(sizes)].max(initial=0.0)
-        if not self._settles.all() or math.isnan(sizes[flattest]) or largest > 1 - SLOWEST:
+        if math.isnan(sizes[flattest]) or largest > 1 - SLOWEST:
             return math.inf
         return float(largest)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from consortia.core.pareto import shape_of
 from consortia.core.prior import PriorScale, normal_by
 from consortia.errors import InputError
 from consortia.surrogates.local_fits import ROWS_PER_PARAMETER, q_of
+from consortia.theory.agents import GaussianAgents
 from consortia.theory.potentials import Flat, SitePotentials
 
 RATIOS = 500
@@ -83,6 +85,20 @@ class Expansion:
     def precision(self) -> Float[np.ndarray, "d d"]:
         """Σ_c H_c + P, (d, d)."""
         return self.curvatures.sum(axis=0) + self.prior_curvature
+
+    @cached_property
+    def turned(self) -> tuple[Flat, Flat, Float[np.ndarray, "S d d"], Float[np.ndarray, "d d"]]:
+        """Precisions along the principal axes, these as columns, and H_c and P along them."""
+        values, axes = np.linalg.eigh(self.precision)
+        return values, axes, axes.T @ self.curvatures @ axes, axes.T @ self.prior_curvature @ axes
+
+    @cached_property
+    def agents(self) -> GaussianAgents:
+        """The sites as agents with equal shares of the prior."""
+        share = 1 / len(self.sizes)
+        curvatures = self.curvatures + share * self.prior_curvature
+        pulls = -(self.gradients + share * self.prior_gradient)
+        return GaussianAgents((curvatures + curvatures.mT) / 2, pulls=pulls)
 
     @property
     def disagreement(self) -> tuple[float, int] | None:

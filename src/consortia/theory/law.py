@@ -275,6 +275,13 @@ class Law:
         scaled = Normal(self.target.mean, self.target.spread).scaled(scales)
         return replace(self, target=Moments(scaled.mean, scaled.covariance), scales=scales)
 
+    def noted(self, *notes: str, unsure: str = "") -> Law:
+        """Return the law with notes, and with its moments where they are known."""
+        made = replace(self, notes=notes, unsure=unsure or self.unsure)
+        known = {name: value for name, value in vars(self).items() if name == "stationary"}
+        vars(made).update(known)
+        return made
+
     def moments(self, normal: Normal) -> Moments:
         """Return the moments of the draw from those of the recursion's positions."""
         if self.axes is not None:

@@ -28,6 +28,8 @@ from consortia.core import arguments
 from consortia.core.contract import CURVATURE, Cost, Frequency, Method, SelfSetting
 from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
+from consortia.theory.affine import Recursion
+from consortia.theory.arrivals import entries
 from consortia.theory.bias import Problem, errors_of, known_law
 from consortia.theory.coupled_modes import CoupledModes
 from consortia.theory.delays import DelayedModes
@@ -46,6 +48,10 @@ ADJUSTMENTS, CONFIRMED, ENOUGH, AIM = 5, 3, 0.95, 0.97
 """Steps that are tried in all directions, and after a law by modes by that of the matrix; the part
 of the target that the bias of a step must take for no longer one to be tried, and the part that the
 next one is aimed at."""
+
+MOST_TRACED = 20_000
+"""Entries of the covariance along a trace, up to which a choice by mean delays is compared with it:
+it takes seconds beyond, and standard deviations were within 1 % of it, means within .003 sd."""
 
 LEAST_PART = 0.01
 """Smallest part of the target that a bias is taken for: the next step is twice as long anyway."""
@@ -220,11 +226,19 @@ def search(
     if not confirmed and reasons:
         raise reasons[0]
     confirmed.sort(key=lambda made: made.cost)
-    if confirmed and isinstance(confirmed[0].law.recursion, CoupledModes | DelayedModes):
-        at = _steps(problem, method, dict(confirmed[0].settings), taken, price)
-        exact = _adjusted(at, method, confirmed[0].step, CONFIRMED)
+    if confirmed and _has_exact(confirmed[0].law.recursion):
+        best = confirmed[0]
+        at = _steps(problem, method, dict(best.settings), taken, price)
+        exact = _adjusted(at, method, best.step, CONFIRMED, rough=best.law)
         confirmed[:1] = [] if exact is None else [exact]
     return confirmed
+
+
+def _has_exact(recursion: Recursion) -> bool:
+    """Return True if there may be a law that is nearer, in seconds."""
+    if isinstance(recursion, DelayedModes):
+        return entries(*recursion.curvatures.shape[:2]) <= MOST_TRACED
+    return isinstance(recursion, CoupledModes)
 
 
 def compared(
@@ -338,10 +352,18 @@ def _tried(
     return best
 
 
-def _adjusted(steps: Steps, method: Method, begin: float, tries: int = ADJUSTMENTS) -> Tried | None:
+def _adjusted(
+    steps: Steps,
+    method: Method,
+    begin: float,
+    tries: int = ADJUSTMENTS,
+    rough: Law | None = None,
+) -> Tried | None:
     """Try few steps near one that meets the target in a few directions, by the bias of each.
 
-    As `_tried` where none of them meets it.
+    As `_tried` where none of them meets it. Where the law at the first step is of the kind of the
+    ``rough`` one, by which that step was chosen, it stays; and a longer step that is dearer ends
+    the search, since not the bias is what limits the step.
     """
     if not isinstance(vars(method)["step_size"], Unchosen):
         return _tried(steps, method, begin)
@@ -352,6 +374,14 @@ def _adjusted(steps: Steps, method: Method, begin: float, tries: int = ADJUSTMEN
             made, part = steps(step)
         except InputError:  # it has no law with this step
             made, part = None, math.inf
+        if (
+            made is not None
+            and rough is not None
+            and type(made.law.recursion) is type(rough.recursion)
+        ):
+            return made
+        if made is not None and best is not None and best.step < step and made.cost > best.cost:
+            break
         if made is not None and (best is None or made.cost < best.cost):
             best = made
         low, high = (low, step) if made is None else (step, high)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from consortia.diagnostics.figures.canvas import (
     INK,
     MUTED,
@@ -22,7 +24,7 @@ SIZE = (6.5, 5.0)
 
 SEEN, MOST = 0.002, 0.5
 TICKS = (SEEN, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, MOST)
-"""Biases that are drawn, in posterior standard deviations."""
+"""Biases that are drawn, in posterior standard deviations; others are drawn at the edges."""
 
 GOOD = 0.1
 """Bias of good draws."""
@@ -50,18 +52,21 @@ def draw_comparison(
     with drawing():
         figure, axes = axes_of(*SIZE)
         axes.axvspan(SEEN, GOOD, color=RULE, alpha=0.18, linewidth=0)
+        edges: dict[str, Any] = {"clip_on": False, "zorder": 3}  # marks at an edge are whole
         for curve, colour in zip(curves, SERIES, strict=False):
-            axes.plot(curve.biases, curve.messages, color=colour, label=curve.name, marker=".")
+            biases = np.clip(curve.biases, SEEN, MOST)
+            axes.plot(biases, curve.messages, color=colour, label=curve.name, marker=".", **edges)
         for name, messages in exact.items():
             axes.axhline(messages, color=INK, linewidth=1, linestyle=(0, (4, 2)))
             text = f" {name}:\n exact, {messages:,.0f}"
             axes.text(MOST, messages, text, va="center", color=INK)
         if study is not None:
-            axes.plot(*study, "*", color=INK, markersize=11, label="this study")
+            at = np.clip(study[0], SEEN, MOST), study[1]
+            axes.plot(*at, "*", color=INK, markersize=11, label="this study", **edges)
         axes.set(xscale="log", yscale="log", xlim=(SEEN, MOST))
-        axes.set_xticks(TICKS)
+        less, *between, more = (f"{tick:g}" for tick in TICKS)
+        axes.set_xticks(TICKS, [f"≤ {less}", *between, f"≥ {more}"])
         axes.minorticks_off()
-        axes.xaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("bias of the worst mean or sd, in posterior sds (shaded: good)")
         axes.set_ylabel("messages to 400 effective draws")
