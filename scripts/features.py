@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8957,
+        8945,
     ),
     Feature(
         "between institutions",
