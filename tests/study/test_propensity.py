@@ -211,7 +211,7 @@ def test_processes_of_mpi_sample_both_studies_with_the_same_weights(folder: Path
             "propensity",
             r"leave \[compare\] out",
         ),
-        ("[algorithm]", "[registered]\n[algorithm]", None, "registered: age is missing"),
+        ("[algorithm]", "[registered]\n[algorithm]", "registered", "age is missing"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused(
