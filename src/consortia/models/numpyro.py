@@ -415,15 +415,13 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
             f"quadrature takes at most {max(_integrated.NODES)}. Give the plate another name, with "
             "all sites in it, and pick their entries by a column: all are sampled then."
         ).at("model")
-    points = [
-        {name: np.asarray(run[name]["value"]) for name in (*latents, *local)}
-        for run in (first, other)
-    ]
+    drawn = (*latents, *local)
+    points = [{name: np.asarray(run[name]["value"]) for name in drawn} for run in (first, other)]
 
     @jax.jit
     def densities(rows: Any, point: Any) -> dict[str, Array]:
         run = of(rows, point)
-        return {name: _log_density(run[name]) for name in (*observed, *latents, *local)}
+        return {name: _log_density(run[name]) for name in (*observed, *drawn)}
 
     prior: list[str] = []
     likelihood: list[str] = []
@@ -440,7 +438,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
         (likelihood if judged(is_sum_over_rows, name) else prior).append(name)
     if not likelihood:
         raise InputError("from_numpyro: no statement with obs= depends on the rows.").at("model")
-    for name in (*latents, *local):
+    for name in drawn:
         judged(check_law, name)
     elsewhere = points[0] | {name: points[1][name] for name in local}
     moved = densities(example, elsewhere)
