@@ -49,7 +49,7 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4668,
+        4673,
     ),
     Feature(
         "formulas",
@@ -59,7 +59,7 @@ FEATURES = (
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9237,
+        9232,
     ),
     Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3561),

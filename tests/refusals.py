@@ -16,8 +16,8 @@ def refused(
 ) -> Iterator[pytest.ExceptionInfo[ConsortiaError]]:
     """Expect an error with these fields, such as ``argument`` or ``site``.
 
-    Give ``match``, a few words, only where two errors of one call have equal fields: all wording
-    is in ``tests/golden/messages.md``.
+    Give ``match``, a few words, where two errors of one call have equal fields, and where words are
+    made of what was given, as a remedy: all other wording is in ``tests/golden/messages.md``.
     """
     with pytest.raises(error, match=match) as caught:
         yield caught

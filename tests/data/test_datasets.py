@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -262,9 +261,10 @@ def test_a_tampered_file_is_refused_with_its_path_and_both_checksums(
     path.parent.mkdir(parents=True)
     path.write_bytes(CONTENT + b"!")
     found = hashlib.sha256(CONTENT + b"!").hexdigest()
-    sums = f"{re.escape(str(path))}.*{found}.*{file.sha256}|{file.sha256}.*{found}"
-    with refused(datasets.DatasetCorrupted, file="rows.txt", match=sums):
+    with refused(datasets.DatasetCorrupted, file="rows.txt") as caught:
         read_file(file)
+    for part in (str(path), file.sha256, found):
+        assert part in str(caught.value)
 
 
 def test_one_changed_byte_of_a_real_set_is_noticed(

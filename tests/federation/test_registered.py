@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import tomllib
 import warnings
 from pathlib import Path
@@ -108,24 +109,25 @@ def test_the_digest_is_that_of_what_is_computed(registered: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "argument"),
+    ("old", "new", "argument", "reason"),
     [
         (
             '"few_rounds"',
             '"private_posterior"\nepsilon = 1.0\ndelta = 1e-6',
             "registered",
+            "numbers of rows of all sites",
         ),
-        ("dose = {", "doze = {", "registered"),
-        ("dose = {", "# dose = {", "registered"),
-        ("seed = 1", "seed = 1\nloo = true", "run.loo"),
-        ("scale = ", "scale = -", "registered.numbers.age.scale"),
+        ("dose = {", "doze = {", "registered", "did you mean 'dose'"),
+        ("dose = {", "# dose = {", "registered", "registered.numbers.dose = { centre = ..., scale"),
+        ("seed = 1", "seed = 1\nloo = true", "run.loo", "run.loo"),
+        ("scale = ", "scale = -", "registered.numbers.age.scale", "greater than 0"),
     ],
 )
 def test_a_table_that_cannot_be_is_refused(
-    registered: str, tmp_path: Path, old: str, new: str, argument: str
+    registered: str, tmp_path: Path, old: str, new: str, argument: str, reason: str
 ) -> None:
     file = tmp_path / "study.toml"
-    with refused(argument=argument, file=str(file)):
+    with refused(argument=argument, file=str(file), match=re.escape(reason)):
         study_of(tomllib.loads(registered.replace(old, new)), file)
 
 
@@ -185,6 +187,7 @@ def test_a_prepared_key_of_other_rows_is_refused_by_the_site_and_named_to_all(
     assert now.proceed().awaited == dict.fromkeys(NAMES, 1)
     error = now.answer("north", 1).error
     assert isinstance(error, PolicyError)
+    assert "the key of 'north' is not its own: its rows have changed" in str(error)
     with refused(SiteRefusedError, sites=("north",), match="have changed"):
         now.proceed()
 
@@ -271,6 +274,7 @@ def test_a_site_with_a_level_that_is_not_registered_refuses_and_says_where(tmp_p
     found = now.answer("north", 1)
     assert isinstance(found.error, InputError)
     assert (found.error.argument, found.error.site) == ("ill", "north")
+    assert re.search(r"rows\.csv, line .* the levels that the study registers", str(found.error))
     with refused(SiteRefusedError, sites=("north",)):
         now.proceed()
 

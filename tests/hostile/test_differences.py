@@ -345,9 +345,10 @@ def test_one_patient_held_out_before_all_are_used_and_beside_another_choice(tmp_
 def test_choices_of_few_patients_are_refused_at_once(tmp_path: Path) -> None:
     """Two that have few in common would have an account and a budget of their own each."""
     hospitals = Hospitals(tmp_path)
-    assert "minimum_rows_changed: data.test_share = 0.6" in refused(
-        hospitals, AGE, "test_share = 0.6"
-    )
+    assert "data.test_share = 0.6" in refused(hospitals, AGE, "test_share = 0.6")
+    with pytest.raises(SiteRefusedError) as caught:
+        hospitals.described(AGE, "test_share = 0.6")
+    assert "at most 0.3 of its rows out" in caught.value.reason
 
 
 def test_an_honest_study_that_holds_rows_out_ends_and_has_one_account(tmp_path: Path) -> None:

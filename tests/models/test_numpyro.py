@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -491,34 +492,46 @@ def needy(x: Any, y: Any, degree: int) -> None:
 
 
 REFUSED = [
-    (gaussian_process, "process"),
-    (centred, "outcome"),
-    (local, "own_level"),
-    (subsampling, "some"),
-    (labelled, "which"),
-    (fixed, "model"),
-    (dependent, "low"),
-    (optimised, "weight"),
-    (unobserved, "model"),
-    (gamma_frailty, "frailty"),
-    (many_own, "model"),
-    (leaking, "shared"),
-    (rows_in_the_site, "own"),
-    (anchored, "b"),
-    (anchored_at_a_bound, "b"),
-    (own_anchored, "own"),
-    (unlike, "own"),
-    (needy, "degree"),
-    (poisson, "count"),
-    (mixture, "y"),
+    (gaussian_process, "process", "the statement 'process' does not factor over rows"),
+    (centred, "outcome", "the statement 'outcome' does not factor over rows"),
+    (
+        local,
+        "own_level",
+        "the latent variable 'own_level' has shape (4,) with several rows and (1,) with one",
+    ),
+    (subsampling, "some", "the plate 'some' subsamples"),
+    (labelled, "which", "the latent variable 'which' is discrete: sum it out"),
+    (fixed, "model", "the model cannot be run with 4 of its rows"),
+    (dependent, "low", "the support of 'low' depends on other latent variables"),
+    (optimised, "weight", "'weight' is a numpyro.param: give it a prior"),
+    (unobserved, "model", "no statement with obs= depends on the rows"),
+    (
+        gamma_frailty,
+        "frailty",
+        "'frailty' is drawn in the plate of the site from Gamma: a site integrates",
+    ),
+    (many_own, "model", "a site has 4 numbers of its own (own)"),
+    (leaking, "shared", "'shared' depends on 'own', which each site draws for itself"),
+    (rows_in_the_site, "own", "'own' has a value of each row in the plate of the site"),
+    (anchored, "b", "the law of 'b' depends on the rows, which"),
+    (anchored_at_a_bound, "b", "the law of 'b' depends on the rows, which"),
+    (own_anchored, "own", "the law of 'own' depends on the rows, which"),
+    (unlike, "own", "the law of 'own' differs over the plate of the site"),
+    (
+        needy,
+        "degree",
+        "the model's argument 'degree' is none of the columns (x, y): give it by name",
+    ),
+    (poisson, "count", "the model's argument 'count' is none of the columns"),
+    (mixture, "y", "the model takes no argument 'y'"),
 ]
 
 
-@pytest.mark.parametrize(("function", "argument"), REFUSED)
+@pytest.mark.parametrize(("function", "argument", "message"), REFUSED)
 def test_a_model_without_a_likelihood_a_row_is_refused_by_the_statement(
-    function: Callable[..., Any], argument: str
+    function: Callable[..., Any], argument: str, message: str
 ) -> None:
-    with refused(argument=argument):
+    with refused(argument=argument, match=re.escape(message)):
         from_numpyro(function, {"x": X, "y": 2 * X})
 
 

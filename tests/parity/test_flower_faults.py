@@ -189,6 +189,7 @@ def test_a_chain_that_turns_non_finite_stops_the_run_with_site_round_and_earlier
     over, expected = failed["over"], failed["alone"]
     assert over.round > 3
     assert (over.site, over.round, over.chain) == ("east", expected.round, expected.chain)
+    assert f"in round {over.round} " in str(over)
     assert draws(over.tree).shape[1] == over.round
     assert np.isfinite(draws(over.tree)).all()
     assert_same_draws(over.tree, expected.tree)

@@ -297,19 +297,25 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
     ("content", "argument", "line", "match"),
     [
         (None, None, None, "no such file"),
-        ("age,outcom,dose\n1,1,2\n", None, None, "did you mean 'outcom'"),
-        ("age,outcome,dose\n1,yes,2\n", "outcome", 2, "is text"),
-        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "age", 3, None),
-        ("age,outcome,dose\n1,1,2\n1,1\n", None, 3, None),
-        ("age,outcome,dose\n1,1\n", None, 2, None),
-        (",age,outcome,dose\n0,1,1,2\n", None, None, "without a name"),
-        ("age,outcome,age\n1,1,2\n", None, None, "'age' twice"),
-        ("size,outcome,dose\n1,1,2\n", None, None, "it lacks age; only the former has size"),
-        ("dose,outcome,age\n1,1,2\n", None, None, "or a different order"),
-        ("age,outcome,dose\n1,,2\n", "outcome", 2, "is missing"),
-        ("age,outcome,dose\n1,1,NA\n", "dose", 2, "is missing"),
-        ("age;outcome;dose\n1.5;1;2\n1,5;1;2\n", "age", 2, None),
-        ("age,outcome,dose\n1,1,2024-01-31\n", "dose", 2, "is text"),
+        ("age,outcom,dose\n1,1,2\n", None, None, "did you mean 'outcom'?"),
+        ("age,outcome,dose\n1,yes,2\n", "outcome", 2, "it is text, not a number; a model.formula"),
+        ("age,outcome,dose\n1,1,2\n#2,1,2\n", "age", 3, "it is text"),
+        ("age,outcome,dose\n1,1,2\n1,1\n", None, 3, "2 fields under 3 names"),
+        ("age,outcome,dose\n1,1\n", None, 2, "2 fields under 3 names"),
+        (
+            ",age,outcome,dose\n0,1,1,2\n",
+            None,
+            None,
+            "line 1 has a column without a name: remove it",
+        ),
+        ("age,outcome,age\n1,1,2\n", None, None, "line 1 has the name 'age' twice"),
+        ("size,outcome,dose\n1,1,2\n", None, None, "not have the same columns as"),
+        ("size,outcome,dose\n1,1,2\n", None, None, "(it lacks age; only the former has size)"),
+        ("dose,outcome,age\n1,1,2\n", None, None, "(or a different order)"),
+        ("age,outcome,dose\n1,,2\n", "outcome", 2, "the value is missing"),
+        ("age,outcome,dose\n1,1,NA\n", "dose", 2, "the value is missing; remove or impute"),
+        ("age;outcome;dose\n1.5;1;2\n1,5;1;2\n", "age", 2, "its decimal mark is ambiguous"),
+        ("age,outcome,dose\n1,1,2024-01-31\n", "dose", 2, "it is text"),
     ],
 )
 def test_an_unusable_file_is_named(tmp_path, content, argument, line, match):
@@ -317,7 +323,8 @@ def test_an_unusable_file_is_named(tmp_path, content, argument, line, match):
     (tmp_path / "lima.csv").unlink()
     if content is not None:
         (tmp_path / "lima.csv").write_text(content)
-    with refused(argument=argument, file=str(tmp_path / "lima.csv"), line=line, match=match):
+    file, match = str(tmp_path / "lima.csv"), re.escape(match)
+    with refused(argument=argument, file=file, line=line, match=match):
         load(tmp_path, FILES).build()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -204,19 +205,27 @@ def test_a_data_set_has_its_columns_by_name() -> None:
 
 
 WRONG = [
-    (MODEL.replace("family", "famly"), "model"),
-    (MODEL.replace("bernoulli", "bernouli"), "model.family"),
-    (MODEL + 'kind = "mlp"\n', "model"),
-    (MODEL.replace("age * arm", "age * foo(arm)"), "model.formula"),
-    (MODEL.replace("died ~", "died"), "model.formula"),
+    (MODEL.replace("family", "famly"), "model", "model.famly: unknown; did you mean 'family'"),
+    (
+        MODEL.replace("bernoulli", "bernouli"),
+        "model.family",
+        "'bernouli': unknown; did you mean 'bernoulli'",
+    ),
+    (MODEL + 'kind = "mlp"\n', "model", "give exactly one of formula, kind and factory"),
+    (
+        MODEL.replace("age * arm", "age * foo(arm)"),
+        "model.formula",
+        "'foo' is not a function of formulas",
+    ),
+    (MODEL.replace("died ~", "died"), "model.formula", "one ~ in it"),
 ]
 
 
-@pytest.mark.parametrize(("model", "argument"), WRONG)
+@pytest.mark.parametrize(("model", "argument", "message"), WRONG)
 def test_a_wrong_formula_is_refused_before_any_file_is_read(
-    tmp_path: Path, model: str, argument: str
+    tmp_path: Path, model: str, argument: str, message: str
 ) -> None:
-    with refused(argument=argument, file=str(tmp_path / "study.toml")):
+    with refused(argument=argument, file=str(tmp_path / "study.toml"), match=re.escape(message)):
         study_of(tmp_path, model)
 
 

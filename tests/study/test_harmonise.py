@@ -44,20 +44,40 @@ def study(folder: Path, text: str) -> Path:
 
 
 WRONG = [
-    ("[harmonise.osla]\ndecimal = ','", "harmonise"),
-    ("[harmonise.oslo]\nrenam = {}", "harmonise.oslo.renam"),
-    ("[harmonise.oslo]\nencoding = 'utf-9'", "harmonise.oslo.encoding"),
-    ("[harmonise.oslo]\ndecimal = 'x'", "harmonise.oslo.decimal"),
-    ("[harmonise.oslo.scale]\nage = 0.0", "harmonise.oslo.scale"),
-    ("[harmonise.oslo.recode]\nsex = 'f'", "harmonise.oslo.recode.sex"),
+    (
+        "[harmonise.osla]\ndecimal = ','",
+        "harmonise",
+        "harmonise: site 'osla': unknown; did you mean 'oslo'",
+    ),
+    (
+        "[harmonise.oslo]\nrenam = {}",
+        "harmonise.oslo.renam",
+        "harmonise.oslo.renam]: unknown; did you mean 'rename'",
+    ),
+    (
+        "[harmonise.oslo]\nencoding = 'utf-9'",
+        "harmonise.oslo.encoding",
+        "encoding = 'utf-9': unknown; try 'latin-1'",
+    ),
+    ("[harmonise.oslo]\ndecimal = 'x'", "harmonise.oslo.decimal", "harmonise.oslo.decimal = 'x'"),
+    (
+        "[harmonise.oslo.scale]\nage = 0.0",
+        "harmonise.oslo.scale",
+        "scale.age = 0.0: give a finite factor",
+    ),
+    (
+        "[harmonise.oslo.recode]\nsex = 'f'",
+        "harmonise.oslo.recode.sex",
+        "harmonise.oslo.recode.sex = 'f'",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("text", "argument"), WRONG)
-def test_a_wrong_key_is_refused_before_any_data_are_read(folder, text, argument) -> None:
+@pytest.mark.parametrize(("text", "argument", "message"), WRONG)
+def test_a_wrong_key_is_refused_before_any_data_are_read(folder, text, argument, message) -> None:
     for name in ("oslo", "lima"):
         (folder / f"{name}.csv").unlink()
-    with refused(argument=argument, file=str(folder / "study.toml")):
+    with refused(argument=argument, file=str(folder / "study.toml"), match=re.escape(message)):
         load_study(study(folder, text))
 
 

@@ -118,7 +118,7 @@ def test_a_row_alone_cannot_be_held_out_and_many_are_refused(tmp_path: Path, tex
     study = written(tmp_path, text.format(data="test_share = 0.31", **parts), misses=False)
     with pytest.raises(PolicyError, match=r"data\.test_share = 0\.31") as refusal:
         known(study, tmp_path, 0, "y")
-    assert refusal.value.rules == ("minimum_rows_changed",)
+    assert refusal.value.rules == ("test_share",)
 
 
 def test_a_comparison_holds_the_same_rows_out_of_both_models(tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ class Data(Table):
         gt=0,
         lt=1,
         description="share of the rows (of each site's rows, with files) that is held out for "
-        "the predictive scores; without it the test rows that the set is published with, if any",
+        "the predictive scores, at most 0.3 at an institution; without it the test rows that the "
+        "set is published with, if any",
     )
     require: list[str] = Field(
         [],

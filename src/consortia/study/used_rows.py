@@ -56,13 +56,7 @@ def used_rows(
         InputError: the file cannot be read, or so few rows cannot be divided.
         PolicyError: the study holds out so many rows that another choice is not known again.
     """
-    if data.test_share is not None and data.test_share > MOST_HELD_OUT:
-        raise PolicyError(
-            f"minimum_rows_changed: data.test_share = {data.test_share}: an institution holds at "
-            f"most {MOST_HELD_OUT} of its rows out, so that all such studies of a file draw on one "
-            "budget: give a smaller share, or leave it out.",
-            rules=("minimum_rows_changed",),
-        )
+    _check_share(data)
     if question is None:
         cells = _cells(path)
         if data.test_share is not None:
@@ -95,12 +89,24 @@ class RowChoices(NamedTuple):
     changes: list[tuple[str, str, str, int]]
 
 
+def _check_share(data: Data) -> None:
+    if data.test_share is not None and data.test_share > MOST_HELD_OUT:
+        raise PolicyError(
+            f"data.test_share = {data.test_share}: an institution holds at most {MOST_HELD_OUT} of "
+            "its rows out, so that all such studies of a file draw on one budget: give a smaller "
+            "share, or leave it out.",
+            rules=("test_share",),
+        )
+
+
 def row_choices(data: Data, question: Question, path: Path, index: int) -> RowChoices:
     """Return a study's choice of rows in a file, and its replacements of values.
 
     Raises:
         InputError: the file cannot be read.
+        PolicyError: the study holds out too many rows.
     """
+    _check_share(data)
     plain, kept, made, names, _ = _read(data, question, path, index)
     return RowChoices(rows_of(plain), len(kept), list(_changed_values(plain, names, made)))
 

@@ -397,8 +397,9 @@ def test_what_is_nearly_a_number_is_refused_with_its_line(
     field = f'"{odd}"' if "," in odd else odd
     rows = [f"{a},{field if i % every == 2 else f'{i}.5'}" for i, a in enumerate(Y)]
     path = file(tmp_path, "a.csv", "y,crp", rows)
-    with refused(argument="crp", site="a", match=rf"a\.csv(.|\n)*{re.escape(odd)}"):
+    with refused(argument="crp", site="a", match=rf"a\.csv(.|\n)*{re.escape(odd)}") as caught:
         made("y ~ crp", [path])
+    assert re.search(r"write C\(crp\)|decimal mark|both decimal", str(caught.value))
     assert made("y ~ C(crp)", [path]).names
 
 
@@ -679,6 +680,12 @@ def test_values_that_miss_and_values_that_cannot_be_are_in_one_answer() -> None:
     with refused(argument="x", site="a") as caught:
         made("y ~ x + log(z)", sites)
     assert [fault.argument for fault in caught.value.faults] == ["x", "z", "y"]
+    for words in (
+        "site 'a': values are missing in 'x' 7 of 60 rows",
+        "site 'a': log(z) is not finite in 60 of 60 rows, first in site 'a', row 1, where z is",
+        "site 'b': the response y is outside the family bernoulli in 60 of 60 rows: its values",
+    ):
+        assert words in str(caught.value), words
 
 
 @pytest.mark.parametrize(
@@ -691,7 +698,11 @@ def test_a_column_that_a_file_lacks_is_named_with_its_header(tmp_path, name, lin
         file(tmp_path, "a.csv", "y,age", rows),
         file(tmp_path, "b.csv", "sep=,", [f"y,{name}", *rows]),
     ]
-    with refused(argument="age", site="b", match=rf"line 2: .*\[harmonise\.b\.rename\] {line}"):
+    with refused(
+        argument="age",
+        site="b",
+        match=rf"b\.csv, line 2: 'age' is not a column.*\[harmonise\.b\.rename\] {line}",
+    ):
         made("y ~ age", paths)
 
 

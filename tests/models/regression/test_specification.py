@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import formulaic
@@ -308,56 +309,201 @@ def test_beyond_its_knots_a_smooth_is_straight() -> None:
 
 # --- what is wrong -------------------------------------------------------------------------------
 
-BAD: list[tuple[str, dict[str, Any], str, str | None]] = [
-    ("died ~ agee", {}, "agee", "oslo"),
-    ("died ~ age", {"family": "bernouli"}, "family", None),
-    ("died ~ age", {"family": "cox"}, "formula", None),
-    ("died ~ age", {"family": "logistic"}, "family", None),
-    ("died ~ age", {"family": "weibull"}, "formula", None),
-    ("grade ~ age", {}, "grade", "oslo"),
-    ("arm ~ age", {"family": "poisson"}, "arm", "oslo"),
-    ("arm ~ age", {"family": "gaussian"}, "arm", "oslo"),
-    ("age ~ arm", {"family": "poisson"}, "age", "oslo"),
-    ("age ~ arm", {"family": "beta"}, "age", "oslo"),
-    ("died ~ age", {"family": "gamma"}, "died", "oslo"),
-    ("died ~ age", {"family": "binomial"}, "trials", None),
-    ("died ~ age", {"exposure": "age"}, "exposure", None),
-    ("arm ~ age", {"family": "ordinal"}, "arm", None),
-    ("grade ~ age", {"family": "bernoulli", "levels": {"grade": [1, 2]}}, "response()", None),
-    ("died ~ arm + log(age - 70)", {}, "age", "oslo"),
-    ("died ~ C(grade, 9)", {}, "formula", None),
-    ("died ~ age", {"prior": {"agee": "normal(0, 1)"}}, "prior", None),
-    ("died ~ age", {"prior": {"age": "normall(0, 1)"}}, "prior", None),
-    ("died ~ age", {"prior": {"age": "normal(0, -1)"}}, "prior", None),
-    ("died ~ age", {"prior": {"age": "exponential(1)"}}, "prior", None),
-    ("died ~ age", {"prior": {"age": "normal(0)"}}, "prior", None),
-    ("died ~ age", {"prior": {"age": 3}}, "prior", None),
-    ("died ~ age", {"missing": "drop"}, "missing", None),
-    ("died ~ age", {"levels": {"arm": ["old"]}}, "levels", None),
-    ("died ~ arm", {"levels": {"amr": ["old", "new"]}}, "levels", None),
-    ("died ~ grade", {"levels": {"grade": [3, 2, 1]}}, "levels", None),
-    ("died ~ age + died", {}, "formula", None),
-    ("died ~ (1 | site)", {"integrate": "false"}, "integrate", None),
-    ("died ~ factor(grade)", {}, "formula", None),
-    ("grade ~ age", {"family": "poisson", "exposure": "age - 1000"}, "age", "oslo"),
-    ("grade ~ age", {"family": "poisson", "exposure": "I(0 * age)"}, "age", "oslo"),
-    ("died ~ age", {"breaks": [1.0]}, "breaks", None),
-    ("died ~ age", {"weights": "age - 60"}, "age", "oslo"),
-    ("Surv(age, grade) ~ arm", {"family": "weibull"}, "grade", "oslo"),
+BAD: list[tuple[str, dict[str, Any], str, str | None, str]] = [
+    (
+        "died ~ agee",
+        {},
+        "agee",
+        "oslo",
+        "site 'oslo': 'agee' is not a column: unknown; did you mean 'age'",
+    ),
+    (
+        "died ~ age",
+        {"family": "bernouli"},
+        "family",
+        None,
+        "family is 'bernouli': unknown; did you mean 'bernou",
+    ),
+    ("died ~ age", {"family": "cox"}, "formula", None, "family 'cox' needs Surv(time, event) ~"),
+    ("died ~ age", {"family": "logistic"}, "family", None, "it is called 'bernoulli' here"),
+    (
+        "died ~ age",
+        {"family": "weibull"},
+        "formula",
+        None,
+        "family 'weibull' needs Surv(time, event) ~",
+    ),
+    (
+        "grade ~ age",
+        {},
+        "grade",
+        "oslo",
+        "site 'oslo': the response grade is outside the family bernoulli in",
+    ),
+    (
+        "arm ~ age",
+        {"family": "poisson"},
+        "arm",
+        "oslo",
+        "holds strings, and family poisson is of numbers: of two",
+    ),
+    ("arm ~ age", {"family": "gaussian"}, "arm", "oslo", "of two strings is family bernoulli"),
+    (
+        "age ~ arm",
+        {"family": "poisson"},
+        "age",
+        "oslo",
+        "the response age is outside the family poisson in 50 of",
+    ),
+    (
+        "age ~ arm",
+        {"family": "beta"},
+        "age",
+        "oslo",
+        "its values must be between 0 and 1, both excluded",
+    ),
+    ("died ~ age", {"family": "gamma"}, "died", "oslo", "its values must be > 0"),
+    (
+        "died ~ age",
+        {"family": "binomial"},
+        "trials",
+        None,
+        "a response of 0 and 1 is of family 'bernoulli'",
+    ),
+    (
+        "died ~ age",
+        {"exposure": "age"},
+        "exposure",
+        None,
+        "exposure is for family poisson or negative_binomial",
+    ),
+    (
+        "arm ~ age",
+        {"family": "ordinal"},
+        "arm",
+        None,
+        "whose order is not known: give levels={'arm': [lowest",
+    ),
+    (
+        "grade ~ age",
+        {"family": "bernoulli", "levels": {"grade": [1, 2]}},
+        "response()",
+        None,
+        "has a level",
+    ),
+    ("died ~ arm + log(age - 70)", {}, "age", "oslo", "log(age - 70) is not finite in"),
+    ("died ~ C(grade, 9)", {}, "formula", None, "there is no level '9'; there are 1, 2, 3"),
+    (
+        "died ~ age",
+        {"prior": {"agee": "normal(0, 1)"}},
+        "prior",
+        None,
+        "'agee' is not a parameter: unknown; did",
+    ),
+    (
+        "died ~ age",
+        {"prior": {"age": "normall(0, 1)"}},
+        "prior",
+        None,
+        "'normall': unknown; did you mean 'normal'",
+    ),
+    (
+        "died ~ age",
+        {"prior": {"age": "normal(0, -1)"}},
+        "prior",
+        None,
+        "the scale is -1; it must be > 0",
+    ),
+    ("died ~ age", {"prior": {"age": "exponential(1)"}}, "prior", None, "has no mass below 0"),
+    (
+        "died ~ age",
+        {"prior": {"age": "normal(0)"}},
+        "prior",
+        None,
+        "normal takes location, scale as numbers",
+    ),
+    ("died ~ age", {"prior": {"age": 3}}, "prior", None, "write for instance 'normal(0, 1)'"),
+    ("died ~ age", {"missing": "drop"}, "missing", None, "missing is 'drop'"),
+    (
+        "died ~ age",
+        {"levels": {"arm": ["old"]}},
+        "levels",
+        None,
+        "give at least two levels, each once",
+    ),
+    (
+        "died ~ arm",
+        {"levels": {"amr": ["old", "new"]}},
+        "levels",
+        None,
+        "levels: 'amr' is not a column of the",
+    ),
+    (
+        "died ~ grade",
+        {"levels": {"grade": [3, 2, 1]}},
+        "levels",
+        None,
+        "holds numbers; write C(grade) in the",
+    ),
+    ("died ~ age + died", {}, "formula", None, "'died' is the response and in a term too"),
+    (
+        "died ~ (1 | site)",
+        {"integrate": "false"},
+        "integrate",
+        None,
+        "integrate is 'false': it must be True or Fal",
+    ),
+    ("died ~ factor(grade)", {}, "formula", None, "factor(...): write C(column)"),
+    (
+        "grade ~ age",
+        {"family": "poisson", "exposure": "age - 1000"},
+        "age",
+        "oslo",
+        "site 'oslo': exposure age - 1000 must be > 0 in every row",
+    ),
+    (
+        "grade ~ age",
+        {"family": "poisson", "exposure": "I(0 * age)"},
+        "age",
+        "oslo",
+        "exposure I(0 * age) must be > 0 in every row",
+    ),
+    (
+        "died ~ age",
+        {"breaks": [1.0]},
+        "breaks",
+        None,
+        "breaks are for family='piecewise_exponential'",
+    ),
+    (
+        "died ~ age",
+        {"weights": "age - 60"},
+        "age",
+        "oslo",
+        "weights age - 60 must be >= 0 in every row",
+    ),
+    (
+        "Surv(age, grade) ~ arm",
+        {"family": "weibull"},
+        "grade",
+        "oslo",
+        "the event grade is outside the family",
+    ),
     (
         "Surv(age, died) ~ arm",
         {"family": "piecewise_exponential", "breaks": [3, 2]},
         "breaks",
         None,
+        "give times > 0 that increase",
     ),
 ]
 
 
-@pytest.mark.parametrize(("formula", "arguments", "argument", "site"), BAD)
-def test_bad_input_is_refused_by_its_argument_or_column(
-    formula: str, arguments: dict[str, Any], argument: str, site: str | None
+@pytest.mark.parametrize(("formula", "arguments", "argument", "site", "message"), BAD)
+def test_bad_input_is_refused_with_what_to_do(
+    formula: str, arguments: dict[str, Any], argument: str, site: str | None, message: str
 ) -> None:
-    with refused(argument=argument, site=site):
+    with refused(argument=argument, site=site, match=re.escape(message)):
         regression(formula, SITES, **{"family": "bernoulli", **arguments})
 
 

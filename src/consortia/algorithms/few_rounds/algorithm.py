@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -269,8 +269,13 @@ class Server:
         return several_modes.unseen(self.modes, self.others, self.memory, draws)
 
     def mostly(self, way: Float[np.ndarray, " d"]) -> int:
-        """Return the parameter along which a way goes most, in standard deviations."""
-        return int(np.argmax(np.abs(way) / np.sqrt(np.diag(self.covariance))))
+        """Return the parameter along which a way goes most, in widths of the middle 68 %."""
+        widths = 2 * np.sqrt(np.diag(self.covariance))
+        if self.memory.drawn:  # of a tail without a standard deviation there is no estimate
+            seen = self.memory.weighted()
+            middle = partial(np.quantile, q=(0.16, 0.84), axis=0, method="inverted_cdf")
+            widths = np.ptp(middle(seen.points, weights=normalised(seen.log_weights)), axis=0)
+        return int(np.argmax(np.abs(way) / np.maximum(widths, np.finfo(float).tiny)))
 
     def suspect(self, places: list[np.ndarray]) -> None:
         """Climb from places next; where nobody may, modes without draws are named."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -93,10 +93,12 @@ class Account(NamedTuple):
 
     def has_values_of(self, other: Account) -> bool:
         """Return True if both hold information on the same values."""
-        parts, of_other = self._replace(root=np.eye(0)), other._replace(root=np.eye(0))
-        return all(
-            np.array_equal(*pair) for pair in zip(_flat(parts), _flat(of_other), strict=True)
-        )
+        pairs = zip(self._values(), other._values(), strict=True)
+        return all(np.array_equal(*pair) for pair in pairs)
+
+    def _values(self) -> tuple[Any, ...]:
+        parts = self.rows.names, self.rows.cells, self.are_sums, self.known
+        return *self.columns, *parts, self.others, self.weights, self.whole
 
     def and_more(self, information: Float[np.ndarray, "m n"]) -> Account:
         """Return the account with information on its first rows and all columns."""
@@ -168,13 +170,6 @@ class Account(NamedTuple):
         return np.concatenate(cells), np.concatenate(weights)
 
 
-def _flat(account: Account) -> list[np.ndarray]:
-    """Return all parts of an account as arrays."""
-    columns, rows, *rest = account
-    parts = [np.array(columns.names, str), columns.measured, columns.counted]
-    return [*parts, rows.names, rows.cells, *map(np.asarray, rest)]
-
-
 class Looks(NamedTuple):
     """The values of a version that a study looks at."""
 
@@ -204,21 +199,17 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
     _, old, new = np.intersect1d(before.names, now.names, return_indices=True)
     past, present = before.cells[:, old], now.cells[:, new]
     indices_before = np.full(len(present), -1)
-    if not len(old):
-        return indices_before
-    whole = np.dtype((np.void, past.dtype.itemsize * len(old)))
-    keys = [np.ascontiguousarray(cells).view(whole).ravel() for cells in (past, present)]
-    waiting: dict[bytes, list[int]] = {}
-    for index, key in enumerate(keys[0]):
-        waiting.setdefault(key.tobytes(), []).append(index)
-    for row in np.flatnonzero(np.isin(keys[1], keys[0])):
-        if indices := waiting[keys[1][row].tobytes()]:
-            indices_before[row] = indices.pop(0)
-    for index in sorted(index for indices in waiting.values() for index in indices):
-        differ = (present != past[index]).sum(axis=1)
-        differ[indices_before >= 0] = len(old)
-        if differ.min() <= 1 < len(old):
-            indices_before[differ.argmin()] = index
+    for left_out in (slice(0), *range(len(old) * (len(old) > 1))) if len(old) else ():
+        left = np.setdiff1d(np.arange(len(past)), indices_before)
+        missing = np.flatnonzero(indices_before < 0)
+        cells = (np.delete(rows, left_out, axis=1) for rows in (past[left], present[missing]))
+        keys, wanted = ([row.tobytes() for row in part] for part in cells)
+        waiting: dict[bytes, list[int]] = {}
+        for index, key in zip(left[::-1], keys[::-1], strict=True):
+            waiting.setdefault(key, []).append(index)
+        for row, key in zip(missing, wanted, strict=True):
+            if indices := waiting.get(key):
+                indices_before[row] = indices.pop()
     return indices_before
 
 

@@ -356,6 +356,8 @@ ADVICE = {
     "minimum_rows_changed": "Another study or run there used all but a few of the same rows: take "
     "the same file; name the columns that any of the studies needs in data.require of all; or take "
     'model.missing = "impute"',
+    "test_share": "An institution holds at most 0.3 of its rows out: give a smaller "
+    "data.test_share, or leave it out",
 }
 """Remedies by the name of the rule that a site's refusal tells."""
 

@@ -94,7 +94,7 @@ EQUAL = 1 - 1e-6
 class Statement(NamedTuple):
     """Rows that the answers so far determine."""
 
-    settled: int  # rows of which a value is known to within `NEAR`
+    settled: int  # rows of which a value is known to within `NEAR`, of other versions, too
     looked_at: int  # rows that were looked at
     rows: int  # of the site
 
@@ -536,7 +536,7 @@ def unknowns_of(
             covariates.append(not response)
         moves.append(tuple(leaf_moves))
     counted = np.array(covariates, bool)
-    of_all = Columns(tuple(names), np.array(measured, bool), counted if any(counted) else ~counted)
+    of_all = Columns(tuple(names), np.array(measured, bool), counted if counted.any() else ~counted)
     known_as = same_rows(
         RowDigests(
             before.rows.names, np.concatenate([before.rows.cells[~before.are_sums], before.others])

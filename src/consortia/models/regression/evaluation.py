@@ -275,7 +275,8 @@ def in_single(density: Density, rows: Rows) -> dict[str, np.ndarray] | None:
 
 FEW_VALUES, FEW_OF_RULES = 2**20, 2**16
 """Row values at nodes, up to which double precision costs nothing to speak of; where rules of
-quadrature are compared, an error of 1e-5 is small beside the tolerance of 0.01."""
+quadrature are compared, the error of single precision (1.3e-5 for 190 rows) is small beside the
+tolerance of 0.01."""
 
 
 class RowByRow:
