@@ -128,6 +128,29 @@ def test_rows_are_known_again_in_any_order_and_with_one_corrected_value() -> Non
     np.testing.assert_array_equal(found, wanted)
 
 
+def test_rows_are_known_again_where_most_columns_were_written_anew() -> None:
+    """Two columns with fewer decimals: of each row two cells of four are others."""
+    rng = np.random.default_rng(2)
+    columns = {name: rng.normal(60, 9, ROWS).round(3) for name in ("age", "dose", "crp", "weight")}
+    order = rng.permutation(ROWS)
+    export = {name: values[order].copy() for name, values in columns.items()}
+    export |= {name: export[name].round(1) for name in ("dose", "crp")}
+    export["age"][4] = 61.0005  # another patient
+    wanted = order.copy()
+    wanted[4] = -1
+    export["weight"][4] = 71.0005
+    found = same_rows(digests_of(columns), digests_of(export))
+    np.testing.assert_array_equal(found, wanted)
+    # What is left tells no rows apart: those of other patients would be taken for them.
+    few = {"age": columns["age"], "dose": columns["dose"], "arm": np.arange(ROWS) % 2}
+    other = few | {"age": few["age"].round(1), "dose": few["dose"].round(1)}
+    assert (same_rows(digests_of(few), digests_of(other)) < 0).all()
+    # Other patients, with equal values here and there, are none of those before.
+    others = {name: rng.normal(60, 9, ROWS).round(3) for name in columns}
+    others["age"][:9], others["dose"][:9] = columns["age"][:9], columns["dose"][:9]
+    assert (same_rows(digests_of(columns), digests_of(others)) < 0).all()
+
+
 def test_rows_that_are_alike_are_known_once_each() -> None:
     columns = {"age": np.array([60.0, 60.0, 61.0]), "ill": np.array([0, 0, 1])}
     more = {name: np.concatenate([values, values[:1]]) for name, values in columns.items()}

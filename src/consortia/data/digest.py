@@ -33,6 +33,10 @@ ROW_BYTES = 8
 """Length of a digest; among 10^6 values two different ones collide with probability 3e-8."""
 
 
+MOST_OF = 0.5
+"""Share of the smaller of two sets above which rows, or the values of a column, are the same."""
+
+
 class RowDigests(NamedTuple):
     """Digests of the cells of some rows, which nobody without a site's secret can check."""
 
@@ -95,3 +99,11 @@ def _keyed(value: bytes, key: bytes) -> bytes:
 def of_label(label: str, key: bytes) -> str:
     """Return a digest of a group's label, which nobody without the key can check."""
     return _keyed(label.encode(), key).hex()
+
+
+def number_in_both(left: np.ndarray, other: np.ndarray) -> int:
+    """Count the values that two arrays have in common, each as often as both have it."""
+    values, counts = np.unique(left, return_counts=True)
+    others, of_others = np.unique(other, return_counts=True)
+    _, here, there = np.intersect1d(values, others, assume_unique=True, return_indices=True)
+    return int(np.minimum(counts[here], of_others[there]).sum())

@@ -2,9 +2,10 @@
 
 An export with other rows, or a study with other columns, says more of the values that it shares
 with those before. So one account holds what all answers say, of rows and columns by name: rows are
-known again by keyed digests of their cells, all but one of which must be equal, and columns by the
-labels of a model. Rows that a version lacks stay in the account, as unknown as they were. Of large
-sites some rows are looked at, and sums over others, which are the same in all versions.
+known again by keyed digests of their cells, all but one of which must be equal, columns left out
+that were written anew; and columns by the labels of a model. Rows that a version lacks stay in the
+account, as unknown as they were. Of large sites some rows are looked at, and sums over others,
+which are the same in all versions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from consortia.data.digest import RowDigests
+from consortia.data.digest import MOST_OF, RowDigests, number_in_both
 from consortia.store.checkpoint import Checkpoint, read, write
 
 MOST_KEPT = 600
@@ -195,11 +196,27 @@ def digests_of_sums(digests: RowDigests, weights: Float[np.ndarray, "n B"]) -> n
 
 
 def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
-    """Return of each row now its index before, -1 of a new one; one of its cells may differ."""
+    """Return of each row now its index before, -1 of a new one; one of its cells may differ.
+
+    Columns with other values in most rows, as of an export with fewer decimals, are left out if the
+    others tell most rows apart, and most are the same by them.
+    """
     _, old, new = np.intersect1d(before.names, now.names, return_indices=True)
     past, present = before.cells[:, old], now.cells[:, new]
-    indices_before = np.full(len(present), -1)
-    for left_out in (slice(0), *range(len(old) * (len(old) > 1))) if len(old) else ():
+    indices_before, most = _matched(past, present), MOST_OF * min(len(past), len(present))
+    pairs = zip(past.T, present.T, strict=True)
+    kept = np.array([number_in_both(*pair) > most for pair in pairs], bool)
+    if kept.all() or not kept.any():
+        return indices_before
+    tells = all(len(np.unique(rows[:, kept], axis=0)) > most for rows in (past, present))
+    by_others = _matched(past[:, kept], present[:, kept])
+    return by_others if tells and (by_others >= 0).sum() > most else indices_before
+
+
+def _matched(past: np.ndarray, present: np.ndarray) -> np.ndarray:
+    """Return of each row its index among those of the past with all cells but one equal, or -1."""
+    indices_before, columns = np.full(len(present), -1), past.shape[1]
+    for left_out in (slice(0), *range(columns * (columns > 1))) if columns else ():
         left = np.setdiff1d(np.arange(len(past)), indices_before)
         missing = np.flatnonzero(indices_before < 0)
         cells = (np.delete(rows, left_out, axis=1) for rows in (past[left], present[missing]))

@@ -22,12 +22,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consortia.data.digest import RowDigests
+from consortia.data.digest import MOST_OF, RowDigests, number_in_both
 from consortia.store.durable import replace_file
 
 FOLDER = "rows"
-MOST_OF = 0.5
-"""Share of the smaller of two sets above which rows, or the values of a column, are the same."""
 
 
 class Known(NamedTuple):
@@ -110,7 +108,7 @@ def rows_changed(left: RowDigests, other: RowDigests) -> int | None:
         ]
         if any(_distinct(of) <= least for of, least in zip(hashes, needed, strict=True)):
             continue
-        same = _in_both(*hashes)
+        same = number_in_both(*hashes)
         if same > MOST_OF * smaller:
             counts.append(len(left.cells) + len(other.cells) - 2 * same)
     changes = [changed for changed in counts if changed]
@@ -207,7 +205,7 @@ def _same_columns(left: RowDigests, other: RowDigests) -> list[tuple[int, int]]:
         tells_rows = _distinct(values) > MOST_OF * len(values)
         named = [by_name[name]] if name in by_name else []
         for candidate in (*named, *(sorted(free) if tells_rows else ())):
-            same = _in_both(values, other.cells[:, candidate])
+            same = number_in_both(values, other.cells[:, candidate])
             if candidate in free and same > MOST_OF * smaller:
                 pairs.append((index, candidate))
                 free.remove(candidate)
@@ -217,14 +215,6 @@ def _same_columns(left: RowDigests, other: RowDigests) -> list[tuple[int, int]]:
 
 def _distinct(values: np.ndarray) -> int:
     return len(np.unique(values))
-
-
-def _in_both(left: np.ndarray, other: np.ndarray) -> int:
-    """Count the values that two arrays have in common, each as often as both have it."""
-    values, counts = np.unique(left, return_counts=True)
-    others, of_others = np.unique(other, return_counts=True)
-    _, here, there = np.intersect1d(values, others, assume_unique=True, return_indices=True)
-    return int(np.minimum(counts[here], of_others[there]).sum())
 
 
 def _mixed(cells: np.ndarray) -> np.ndarray:
