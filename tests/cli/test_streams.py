@@ -90,7 +90,7 @@ def test_a_run_whose_output_cannot_be_written_is_on_the_disk(folder, tmp_path, s
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["parameters"]
     assert (tmp_path / "run" / "estimates.txt").is_file()
     if not shell:
-        assert b"look at it with" in ended.stdout
+        assert b"view it with" in ended.stdout
 
 
 PRINTED = {

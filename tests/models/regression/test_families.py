@@ -316,10 +316,8 @@ def test_responses_simulated_from_a_point_have_the_likelihood_s_moments(name: st
     many["y"] = grid.astype(many["y"].dtype)
     if "event" in many:
         many["event"] = np.ones(len(grid))
-    if "intervals" in many:
-        cuts = np.array([0.0, *BREAKS, np.inf])
-        many["intervals"] = np.clip(grid[:, None] - cuts[:-1], 0, np.diff(cuts))
-        many["interval"] = np.searchsorted(cuts, grid, side="left").clip(1) - 1
+    if "interval" in many:
+        many["interval"] = np.searchsorted(BREAKS, grid, side="left")
     density_at = np.exp(np.asarray(jax.jit(one.model.log_likelihood)(raw, many), float))
     if counts:
         expected = density_at
