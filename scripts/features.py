@@ -54,12 +54,12 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8945,
+        8949,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9232,
+        9384,
     ),
     Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3561),

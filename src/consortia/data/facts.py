@@ -22,7 +22,7 @@ from consortia.core.faults import Faults
 from consortia.data import digest
 from consortia.data.columns import TableFacts, is_name
 from consortia.data.description import SiteDescription
-from consortia.data.preparation import Moments
+from consortia.data.preparation import Moments, moments_of_all
 from consortia.data.received import expect, read_as, read_fields
 from consortia.data.sites import (
     SITE_ROWS_MAX,
@@ -71,6 +71,9 @@ class SiteFacts:
     # the facts of the same rows for another model, where two are compared
     beside: SiteFacts | None = None
     described: SiteDescription | None = None  # who the participants are, where that is requested
+    # of the first site: moments of all sites' rows, by the names of either field, where those of
+    # each site leave masked
+    pooled: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rows: Rows, **more: Any) -> SiteFacts:
@@ -112,6 +115,12 @@ class SiteFacts:
         right = not columns or (features is not None and features[0] == (len(columns),))
         expect(right, "there are not as many names as columns")
         _check_moments(fields["moments"], fields["rows"], fields["arrays"])
+        for name, plain in fields["pooled"].items():
+            of_all = isinstance(plain, list) and bool(plain) and type(plain[0]) is int
+            expect(is_name(name) and of_all and plain[0] > 0, "the moments of all are of no rows")
+            several = len(plain) > 1 and isinstance(plain[1], list)
+            columns = len(plain[1]) if several else None
+            Moments.check_plain(plain, plain[0], columns)
         return cls(**fields)
 
     @property
@@ -138,6 +147,17 @@ class SiteFacts:
 
 UNREAD = SiteFacts(1, {"": ((), "<f8")}, "0" * 64)
 """Placeholder for the facts of a site that has sent none yet, in a registered study."""
+
+
+def moments_over(facts: Sequence[SiteFacts]) -> dict[str, Moments]:
+    """Return the moments of all sites' rows by name, of `SiteFacts.moments` or those of tables."""
+    if facts[0].pooled:
+        return {name: Moments(*plain) for name, plain in facts[0].pooled.items()}
+    parts: dict[str, list[Any]] = {}
+    for site in facts:
+        for name, plain in (site.moments if site.table is None else site.table.moments).items():
+            parts.setdefault(name, []).append(plain)
+    return {name: moments_of_all(every) for name, every in parts.items()}
 
 
 def _count(values: Any) -> int:

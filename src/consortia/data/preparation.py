@@ -110,6 +110,17 @@ class Moments:
         return np.asarray(np.logical_or(np.logical_not(self.levels), self.constant))
 
     @property
+    def lower_of_two(self) -> float | None:
+        """The lower of two consecutive integers that are all values; None of other values.
+
+        Of integers with a mean between c and c + 1 only these two have so small a variance.
+        """
+        low = float(np.floor(self.mean))
+        share = self.mean - low
+        is_two = np.isclose(self.squares, self.rows * share * (1 - share))
+        return low if self.levels and not self.constant and is_two else None
+
+    @property
     def centre(self) -> np.ndarray:
         """The mean; of a constant column its value."""
         # Rounding in the mean leaves a constant column with a scale near 0 instead of 0.

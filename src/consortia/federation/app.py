@@ -30,6 +30,7 @@ from consortia.engines.messages.identities import (
     site_ring,
 )
 from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
+from consortia.engines.messages.pooled import MaskedMoments
 from consortia.engines.messages.questions import Leaving, Place, Question, Spending, Wrap
 from consortia.engines.messages.runtime import Job
 from consortia.engines.messages.secure_sums import plain_key
@@ -407,13 +408,12 @@ def site_of(
         _share_cores()
     _set_width(config)
     _keep_compiled(_folder(node, config))
-    terms = governance.terms_of(study)
-    folder = _folder(node, config)
+    terms, folder = governance.terms_of(study), _folder(node, config)
     files: dict[int, Path] = {}
+    labels = () if study.data.files is None else names_of(study.data.files)
     if simulated:
         number, origin = int(node["partition-id"]), _origin(config)
-        names = () if study.data.files is None else names_of(study.data.files)
-        name = names[number] if number < len(names) else str(number)
+        name = labels[number] if number < len(labels) else str(number)
     else:
         name, origin = str(node["site"]), None
         number = _number(study, name)
@@ -463,6 +463,7 @@ def site_of(
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
         digests=None if simulated else digests,
+        moments=None if study.data.files is None else MaskedMoments(labels, study.summed),
         keys=lambda: None if simulated or apart else _sites_keys(folder, node, name, terms),
         sums=terms.sums == MASKED and not (simulated or apart),
     )

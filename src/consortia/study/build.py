@@ -407,6 +407,13 @@ class Study(Table):
             return facts if self.registered is None else replace(facts, table=None)
         return self.data.contribution(path, index)[1]
 
+    @property
+    def summed(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the numbers of which moments may travel, of each model that is compared."""
+        other = self.compared if self._of_two else None
+        questions = [study.asked for study in (self, other) if study is not None]
+        return tuple(() if asked is None else asked.summed for asked in questions)
+
     def used_rows(self, path: Path, index: int, key: bytes) -> list[RowDigests]:
         """Return digests of the rows that the study uses, and those that it is compared with uses.
 

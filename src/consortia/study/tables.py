@@ -21,7 +21,15 @@ from consortia.core.arrays import Array, namespace
 from consortia.core.contract import Method
 from consortia.core.fingerprints import of_value
 from consortia.data import datasets, partition, preparation
-from consortia.data.facts import Gathering, SiteFacts, read_labels, read_table, rows_of, run_on_all
+from consortia.data.facts import (
+    Gathering,
+    SiteFacts,
+    moments_over,
+    read_labels,
+    read_table,
+    rows_of,
+    run_on_all,
+)
 from consortia.data.preparation import Moments
 from consortia.data.sites import Sites, check_finite, of_common_types
 from consortia.engines.contract import Engine
@@ -172,7 +180,7 @@ class Data(Table):
                     "sites."
                 )
             labels.append(of_rows)
-        agreed = self._agreed(labels, [site.moments for site in facts], (), facts[0].columns)
+        agreed = self._agreed(labels, moments_over(facts), (), facts[0].columns)
 
         def prepared(arrays: Arrays) -> Arrays:
             cast = {name: array.astype(kinds[name], copy=False) for name, array in arrays.items()}
@@ -232,8 +240,9 @@ class Data(Table):
         raw = self._changed(train)
         tests = [] if test is None else [self._changed(test)]
         labels, moments = self._contribution(raw, None)
+        of_all = {name: Moments(*plain) for name, plain in moments.items()}
         agreed = self._agreed(
-            [labels, _labels(tests)], [moments], dataset.target_names, dataset.feature_names
+            [labels, _labels(tests)], of_all, dataset.target_names, dataset.feature_names
         )
         columns = {name: raw["x"][:, index] for index, name in enumerate(dataset.feature_names)}
         columns |= {name: array for name, array in raw.items() if array.ndim == 1}
@@ -328,17 +337,17 @@ class Data(Table):
     def _agreed(
         self,
         labels: Sequence[Labels | None],
-        moments: Sequence[Mapping[str, Any]],
+        moments: Mapping[str, Moments],
         target_names: tuple[str, ...],
         columns: tuple[str, ...],
     ) -> _Agreed:
         """Return the facts that follow from the rows of all sites together."""
         classes = _classes(labels, target_names)
-        x = preparation.moments_of_all(site["x"] for site in moments) if self.standardise else None
+        x = moments["x"] if self.standardise else None
         changed = () if x is None else self._changed_columns(x, columns)
         if not self.standardise_target:
             return _Agreed(x, None, classes, changed)
-        y = preparation.moments_of_all(site["y"] for site in moments)
+        y = moments["y"]
         if len(target_names) > 1 or y.sd == 0:
             raise wrong("data.standardise_target", ": the response is not a measured number.")
         return _Agreed(x, y, None, changed)

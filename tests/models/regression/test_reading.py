@@ -905,13 +905,14 @@ def test_a_joiner_of_a_script_is_no_hidden_character() -> None:
 
 def test_sites_are_compared_in_a_time_that_grows_with_their_number(monkeypatch) -> None:
     calls: list[Moments] = []
-    original = unlike._lower_of_two
+    original = Moments.lower_of_two.fget
+    assert original is not None
 
     def counted(moments: Moments) -> float | None:
         calls.append(moments)
         return original(moments)
 
-    monkeypatch.setattr(unlike, "_lower_of_two", counted)
+    monkeypatch.setattr(Moments, "lower_of_two", property(counted))
     rng = np.random.default_rng(0)
     every = {f"s{index}": Moments.of(rng.integers(0, 2, 20).astype(float)) for index in range(300)}
     assert unlike.supports_apart({"arm": every}, {}) == []

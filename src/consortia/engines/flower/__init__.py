@@ -12,9 +12,9 @@ class FlowerEngine(MessageEngine):
 
     To be used in a ``ServerApp``; `consortia flower new` writes one. Of their rows the sites tell
     the server what the algorithm sends, and before the run numbers of rows, types of arrays, least
-    and largest label, moments of the columns where the study standardises by them, and a digest
-    under a key that stays at the site. Every exchange of the algorithm is one message to each
-    site; all chains travel in it. The draws are those of `LocalEngine` up to rounding.
+    and largest label, moments of the columns where the study needs them, masked with keys, and a
+    digest under a key that stays at the site. Every exchange of the algorithm is one message to
+    each site; all chains travel in it. The draws are those of `LocalEngine` up to rounding.
 
     Args:
         transport: Flower's ``Grid``, or another `consortia.engines.messages.transport.Transport`.

@@ -15,6 +15,7 @@ from typing import Any
 from consortia.engines.letters.sealing import LetterError, is_site_name
 from consortia.engines.messages.identities import (
     body_of,
+    exchanging,
     is_low_order,
     is_signed,
     montgomery,
@@ -80,9 +81,7 @@ def decrypt(data: bytes, private: bytes, writer: bytes | None, purpose: bytes) -
 
     x25519, aead = _primitives()
     _, head, content = _parts(data)
-    secret = x25519.X25519PrivateKey.from_private_bytes(
-        hashlib.sha512(private).digest()[:KEY_BYTES]
-    )
+    secret = exchanging(private)
     public = Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
     try:
         peer = x25519.X25519PublicKey.from_public_bytes(head[-KEY_BYTES:])

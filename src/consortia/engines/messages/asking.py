@@ -22,6 +22,7 @@ from consortia.engines.messages.identities import (
     signed,
 )
 from consortia.engines.messages.plausible import Judge, Sent
+from consortia.engines.messages.pooled import Masked
 from consortia.engines.messages.secure_sums import BEGUN, SUM_KEYS, Key, plain_key
 from consortia.engines.messages.transport import Arrival, Transport
 from consortia.errors import SiteImplausibleError, SiteMissingError, SiteRefusedError
@@ -101,6 +102,7 @@ class RequestChannel:
     Attributes:
         node: node of each site, by its number.
         facts: of each site, as it has described itself.
+        moments: of each site, masked, where they are.
         private: sites that draw what is private from secrets of their own.
         masking: sites whose answers leave masked, so that only their sum is known.
         sum_keys: of each site its key of the study, by name, as it has described itself.
@@ -126,6 +128,7 @@ class RequestChannel:
     def __post_init__(self) -> None:
         self.node: dict[int, int] = {}
         self.facts: dict[int, SiteFacts] = {}
+        self.moments: dict[int, Masked] = {}
         self.private: set[int] = set()
         self.masking: set[int] = set()
         self.sum_keys: dict[str, Key] = {}

@@ -28,6 +28,7 @@ from consortia.engines.messages.handshake import joined
 from consortia.engines.messages.identities import KeyRing
 from consortia.engines.messages.panel import MessagePanel
 from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
+from consortia.engines.messages.pooled import MOMENTS, pooled_in
 from consortia.engines.messages.run import MessageRun
 from consortia.engines.messages.stages import Stages, check_method
 from consortia.engines.phases import Program, SiteArrays
@@ -113,11 +114,13 @@ class MessageEngine(Engine):
 
     def _join(self, begin: Beginning | None = None) -> None:
         joined(self._channel, self._join_deadline, begin)
-        # All sites mask their answers, or none: else masks would stay in the sum.
-        names = self._channel.names
-        plain = tuple(name for site, name in enumerate(names) if site not in self._channel.masking)
-        if plain and len(plain) < len(names):
-            raise SiteRefusedError(plain, reason="it sends no secure sums, others do", waited=0.0)
+        # All sites mask what they send, or none: else masks would stay in the sum.
+        channel, names = self._channel, self._channel.names
+        for masking, what in ((channel.masking, "secure sums"), (channel.moments, MOMENTS)):
+            plain = tuple(name for site, name in enumerate(names) if site not in masking)
+            if plain and len(plain) < len(names):
+                reason = f"it sends no {what}, others do"
+                raise SiteRefusedError(plain, reason=reason, waited=0.0)
 
     def local_sites(self, nodes: int, method: Method) -> np.ndarray:
         """Return the indices of the sites whose rows this process needs: of none."""
@@ -140,8 +143,7 @@ class MessageEngine(Engine):
         self.local_sites(len(names), gathering.method)
         from_root = gathering.contribute_root()
         self.barrier()
-        known = self._channel.facts
-        facts = [UNREAD if self._registered else known[site] for site in range(len(names))]
+        facts = [UNREAD] * len(names) if self._registered else self._gathered()
         self._facts = {"sites": [site_facts.plain() for site_facts in facts], "root": from_root}
         if len(json.dumps(self._facts)) > MOST_FACTS:
             raise InputError(
@@ -155,6 +157,16 @@ class MessageEngine(Engine):
         if len(others) < len(facts):
             raise InputError("a site gave no facts for the model that is compared.")
         return others, from_root
+
+    def _gathered(self) -> list[SiteFacts]:
+        """Return the facts of all sites, with the sums of what they have masked."""
+        channel = self._channel
+        facts = [channel.facts[site] for site in sorted(channel.facts)]
+        masked = [channel.moments[site] for site in sorted(channel.moments)]
+        try:
+            return pooled_in(facts, masked) if masked else facts
+        except ValueError as error:
+            raise InputError(f"the sites' moments cannot be added: {error}.") from error
 
     def prepare(self, target: Target, sites: Sites, method: Method, chains: int) -> MessageRun:
         """Make the server's program; compile nothing yet."""

@@ -63,7 +63,7 @@ class SiteEngine(Engine):
         if len(facts) != len(gathering.names):
             raise MismatchError("facts")
         own_facts = self._own(gathering.contribute(self._index))
-        if own_facts != replace(facts[self._index], beside=None):
+        if own_facts != replace(facts[self._index], beside=None, pooled={}):
             raise MismatchError("facts")
         return self._facts
 

@@ -19,6 +19,7 @@ from consortia.engines.messages.asking import (
 )
 from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.messages.identities import body_of
+from consortia.engines.messages.pooled import MOMENTS, check_masked
 from consortia.engines.messages.secure_sums import SUM_KEYS, Key, is_key_of, key_of
 from consortia.engines.messages.site import DESCRIPTION, description
 from consortia.engines.messages.transport import Arrival
@@ -119,6 +120,8 @@ def _failed(
         facts = SiteFacts.read(answer.values.get("facts"))
         if answer.values.get("sums") is True:
             channel.sum_keys[answer.site] = _sum_key(channel, answer)
+        if MOMENTS in answer.values:
+            channel.moments[site] = check_masked(answer.values[MOMENTS], facts)
         if begin is not None:
             begin.take(channel, site, answer)
     except ValueError as error:

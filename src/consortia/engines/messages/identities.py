@@ -6,6 +6,7 @@ which could change them; a signature holds from one end to the other.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -216,6 +217,13 @@ def montgomery(public: bytes) -> bytes:
     """Return the X25519 key of an Ed25519 one, u = (1 + y) / (1 - y)."""
     y = int.from_bytes(public, "little") % 2**255
     return ((1 + y) * pow(1 - y, -1, PRIME) % PRIME).to_bytes(32, "little")
+
+
+def exchanging(private: bytes) -> Any:
+    """Return the X25519 private key of an Ed25519 one (RFC 8032, section 5.1.5, step 1)."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    return X25519PrivateKey.from_private_bytes(hashlib.sha512(private).digest()[:32])
 
 
 def is_low_order(public: bytes) -> bool:

@@ -29,7 +29,7 @@ these and from the site's secret:
 - *Phases* (`federated_hmc`): as queries, since their sites keep no state of their
   own between two messages. Of a method whose sites do, a question names the state by its place
   only: there the ledger alone stands against a second vector, and a folder restored to before it
-  could send one.
+  could send one. So it is with moments of columns (`consortia.engines.messages.pooled`).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SumMember:
     def __init__(self, name: str, identity: bytes, study: str, secret: bytes) -> None:
         ed25519, x25519, hashes, hkdf = _primitives()
         self.name, self._study = name, study
-        info = PURPOSE + b" key" + _framed(name.encode()) + _framed(study.encode())
+        info = PURPOSE + b" key" + framed(name.encode()) + framed(study.encode())
         derived = hkdf.HKDF(hashes.SHA256(), 32, salt=None, info=info).derive(secret)
         self._secret = x25519.X25519PrivateKey.from_private_bytes(derived)
         public = self._secret.public_key().public_bytes_raw()
@@ -121,7 +121,6 @@ class SumMember:
         given = dict(keys), dict(identities), session, minimum
         if given == self._agreed:
             return
-        _, x25519, hashes, hkdf = _primitives()
         if keys.keys() != identities.keys() or self.name not in keys:
             raise _refused(f"the sites {sorted(keys)} are not those that the policy names")
         if len(keys) < minimum:
@@ -141,21 +140,13 @@ class SumMember:
             first = owners.setdefault(keys[name].public, name)
             if first != name:
                 raise _refused(f"{first!r} and {name!r} have the same key")
-        parts = (_framed(name.encode()) + keys[name].public for name in names)
+        parts = (framed(name.encode()) + keys[name].public for name in names)
         roster = hashlib.sha256(b"".join(parts)).digest()
+        public = {name: keys[name].public for name in names}
         if self._roster not in (b"", roster + session):
             raise _refused("other keys were agreed on before in this run, or another beginning")
         self._roster, self._names = roster + session, names
-        for name in names:
-            if name != self.name:
-                peer = x25519.X25519PublicKey.from_public_bytes(keys[name].public)
-                pair = b"".join(_framed(member.encode()) for member in sorted((self.name, name)))
-                info = PURPOSE + b" pair" + _framed(session) + pair
-                derive = hkdf.HKDF(hashes.SHA256(), 32, salt=roster, info=info).derive
-                try:
-                    self._pairs[name] = derive(self._secret.exchange(peer))
-                except ValueError:
-                    raise _refused(f"the key of {name!r} is a point of low order") from None
+        self._pairs = pair_keys(self.name, self._secret, public, roster, b" pair", session)
         self._agreed = given
 
     def masked(
@@ -181,17 +172,53 @@ class SumMember:
             raise _refused("no keys were agreed on in this run")
         layout = Layout.of(values, bounds or {}, len(self._names))
         total = layout.encoded(values)
-        asked = _framed(label.encode()) + _framed(question.encode())
+        asked = framed(label.encode()) + framed(question.encode())
         now = hashlib.sha256(b"".join(array.tobytes() for array in total)).digest()
         if not hmac.compare_digest(self._answered.setdefault(asked, now), now):
             raise _refused(f"{label} was answered before with other numbers: the data have changed")
         for peer, key in self._pairs.items():
-            mask = layout.integers(_stream(key, asked, layout.mask_bytes))
+            mask = layout.integers(mask_bytes(key, asked, layout.mask_bytes))
             total = layout.added(total, mask if self.name < peer else layout.negated(mask))
         return layout.packed(total)
 
 
-def _stream(pair: bytes, asked: bytes, count: int) -> bytes:
+def pair_keys(
+    name: str,
+    secret: Any,
+    public: Mapping[str, bytes],
+    roster: bytes,
+    purpose: bytes,
+    session: bytes,
+) -> dict[str, bytes]:
+    """Return the key that a site has in common with each other one, by its name.
+
+    Args:
+        name: of the site.
+        secret: its X25519 key.
+        public: X25519 keys of all, 32 bytes, by name.
+        roster: digest of names and keys.
+        purpose: of the keys, which have no other.
+        session: what is masked with them.
+
+    Raises:
+        PolicyError: a key is a point of low order.
+    """
+    _, x25519, hashes, hkdf = _primitives()
+    pairs = {}
+    for other, key in public.items():
+        if other == name:
+            continue
+        pair = b"".join(framed(member.encode()) for member in sorted((name, other)))
+        info = PURPOSE + purpose + framed(session) + pair
+        derive = hkdf.HKDF(hashes.SHA256(), 32, salt=roster, info=info).derive
+        try:
+            pairs[other] = derive(secret.exchange(x25519.X25519PublicKey.from_public_bytes(key)))
+        except ValueError:
+            raise _refused(f"the key of {other!r} is a point of low order") from None
+    return pairs
+
+
+def mask_bytes(pair: bytes, asked: bytes, count: int) -> bytes:
     """Return the mask of a pair of sites for one question, under a key that has no other use."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
@@ -245,10 +272,10 @@ def _is_hex(value: Any, count: int) -> bool:
 
 
 def _signed(study: str, name: str, public: bytes) -> bytes:
-    return PURPOSE + _framed(study.encode()) + _framed(name.encode()) + public
+    return PURPOSE + framed(study.encode()) + framed(name.encode()) + public
 
 
-def _framed(part: bytes) -> bytes:
+def framed(part: bytes) -> bytes:
     """Return a part behind its length, so that no two sequences of parts are the same bytes."""
     return struct.pack(">I", len(part)) + part
 

@@ -44,6 +44,7 @@ from consortia.engines.messages.identities import (
     signed,
 )
 from consortia.engines.messages.masked import PACKED_NUMBERS, Layout, is_masked
+from consortia.engines.messages.pooled import MOMENTS, Masked, MaskedMoments, count_masked, shown
 from consortia.engines.messages.questions import (
     LAST,
     Leaving,
@@ -142,6 +143,7 @@ class MessageSite:
             seed of the study.
         digests: digests of the rows that the study uses, of each of its models, under the site's
             secret; None where rows are not known again.
+        moments: of the study, which leave masked where there are keys.
         keys: reads the keys of all that the site's policy names, with which messages are signed;
             None where it names none.
         sums: answers that are sums leave masked, so that nobody can take the sum apart.
@@ -163,6 +165,7 @@ class MessageSite:
         *,
         private: bool = False,
         digests: Callable[[bytes], Sequence[RowDigests]] | None = None,
+        moments: MaskedMoments | None = None,
         keys: Callable[[], KeyRing | None] = lambda: None,
         sums: bool = False,
     ) -> None:
@@ -170,7 +173,8 @@ class MessageSite:
         self._contribute, self._build, self._open, self._refuse = contribute, build, gate, refuse
         self.error: Exception | None = None
         self._private, self._digests = private, digests
-        self._keys, self._sums = keys, sums
+        self._keys, self._sums, self._moments = keys, sums, moments
+        self._hides = False
         self._members: dict[str, SumMember] = {}
         self._gates: dict[str, Gate] = {}
         self._files: dict[str, RunFiles] = {}
@@ -186,6 +190,7 @@ class MessageSite:
         try:
             request = decode(body)
             ring = self._keys()
+            self._hides = self._moments is not None and self._moments.hides(ring)
             if ring is not None and not is_signed(message, ring.coordinator, TO_SITE):
                 text = "the message is not signed by the coordinator that the site's policy names"
                 raise PolicyError(f"identities: {text}.", rules=("identities",))
@@ -214,7 +219,7 @@ class MessageSite:
             answer = replace(request, site=self.name, values={REQUEST: named, **values})
             reply = _sealed(replace(answer, arrays=arrays).encode(), ring)
             numbers = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
-            numbers += values.get(PACKED_NUMBERS, 0)
+            numbers += values.get(PACKED_NUMBERS, 0) + count_masked(values.get(MOMENTS, []))
             return gate.release(Leaving(kind, question, reply, arrays, numbers, statement))
         except Exception as error:
             self.error = error
@@ -249,7 +254,8 @@ class MessageSite:
     ) -> tuple[str, Any, Any, Statement | None]:
         """Return the kind of what leaves, plain values, arrays, and what these settle of rows."""
         if request.kind == DESCRIPTION:
-            facts = self._own(self._contribute())
+            contributed = self._contribute()
+            facts = self._own(contributed)
             gate.rows(facts.rows)
             self._know_rows(gate, facts.values)
             values = description() | {"private": self._private, "facts": facts.plain()}
@@ -258,6 +264,8 @@ class MessageSite:
                 values[SUM_KEYS] = plain_key(self._sum_member(facts, ring).key)
             of_columns = bool(facts.moments) or facts.table is not None
             kind = "moments" if of_columns else "description"
+            if of_columns and self._hides and self._moments is not None and ring is not None:
+                values[MOMENTS] = self._masked(self._moments, request, files, ring, contributed)
             flags: dict[str, np.ndarray] = {}
             if request.values:  # of a registered study, whose run can begin at once
                 more, flags = self._begun(request, files, gate, facts)
@@ -304,6 +312,28 @@ class MessageSite:
             packed = Layout.of(summands, bounds, len(ring.sites)).packed_numbers if ring else 0
             values = values | ({PACKED_NUMBERS: packed} if packed else {})
         return request.kind, values, left, statement
+
+    def _masked(
+        self,
+        moments: MaskedMoments,
+        request: Envelope,
+        files: RunFiles,
+        ring: KeyRing,
+        facts: SiteFacts,
+    ) -> Masked:
+        """Return masked moments, in a run always of the same rows: two would tell what changed.
+
+        Raises:
+            MismatchError: the rows are not those of which the run has moments.
+        """
+        rows = self._own(facts).digest
+        before = files.kept("moments")
+        if before is None:
+            files.keep("moments", {}, rows=rows)
+        elif before.header["rows"] != rows:
+            raise MismatchError("facts")
+        session = "\0".join((request.run, self.study, question_of(request).digest))
+        return moments.masked(self.name, ring, facts, session.encode())
 
     def _begun(
         self,
@@ -373,7 +403,7 @@ class MessageSite:
             gate.data(self._digests(secret_of(self.folder)), values)
 
     def _own(self, facts: SiteFacts) -> SiteFacts:
-        return keyed(self.folder, facts)
+        return keyed(self.folder, shown(facts) if self._hides else facts)
 
     def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime | QueryRuntime:
         work = self._work.get(run)

@@ -56,6 +56,8 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
         rounds, dimension = studied.run.warmup + studied.run.rounds, targets[key].dimension
         sent = declared_numbers(studied.method, dimension, studied.run.chains, rounds, targets[key])
         described = studied.contribution(file, index).numbers
+        if studied.registered is None:  # masked, three numbers of each that some site may have
+            described += 3 * sum(map(len, studied.summed))
         counts.append(
             Declared(*(described + more for more in (sent.usual, sent.proposed, sent.most)))
         )

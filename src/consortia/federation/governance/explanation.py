@@ -24,7 +24,9 @@ MORE = "docs/threat-model.md"
 SENT = {
     "description": "Once: how many rows you have, the names and types of the columns, the least "
     "and the largest response, and a code of your rows that only you can check.",
-    "moments": "Once: of each column the mean and the spread, of a formula in two digits, with the "
+    "moments": "Once: of each column the mean and the spread, of a formula in two digits; if three "
+    "sites have keys they are masked, so that the server learns those of all sites together, and "
+    "of yours where the values lie, to half a standard deviation. With them leave the "
     "names of the levels of its factors, the numbers of missing values, and which words and "
     "numbers may be codes for them, with the number of their rows. Recommended: ask for the study "
     "with a table [registered], in which no site tells any of this.",

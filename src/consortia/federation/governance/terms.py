@@ -31,8 +31,9 @@ KINDS = {
     "description": "number of rows; names, types and shapes of the arrays; least and largest "
     "label; a digest of the rows",
     "moments": "of each column the mean and the sum of squared deviations, with standardise; with "
-    "a formula those of its numbers, the levels of its factors, and how many values are "
-    "missing; with describe numbers of participants, none of few rows",
+    "a formula those of its numbers, the levels of its factors, and how many values are missing; "
+    "of three sites with keys moments leave masked; with describe numbers of participants, none of "
+    "few rows",
     "fit": "what surrogates are made of, before the chains begin: modes, gradients, curvatures; of "
     "the method left_out sums over rows of how well each is predicted without it",
     "setup": "of each chain, before its first round: a gradient or a log-density at its start",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from consortia.core.faults import Faults
 from consortia.data.columns import Guess, TableFacts
+from consortia.data.facts import SiteFacts, moments_over
 from consortia.data.mending import joined, key, mend, rows_text
 from consortia.data.mending import text as toml
-from consortia.data.preparation import Moments, moments_of_all
+from consortia.data.preparation import Moments
 from consortia.errors import InputError, wrong
 from consortia.models.regression.formula import SITE, Factor
 from consortia.models.regression.question import (
@@ -52,21 +53,23 @@ identifier; above so many it is refused: the square of its columns would be comp
 
 def agree(
     question: Question,
-    facts: Sequence[TableFacts],
-    rows: Sequence[int],
+    facts: Sequence[SiteFacts],
     names: Sequence[str],
     breaks: Sequence[float] | None = None,
     located: Located | None = None,
 ) -> Specification:
-    """Combine the facts of all sites and the numbers of rows that they keep.
+    """Combine the facts of all sites.
 
     ``located`` says in which file and line a level is, where the rows are here.
 
     Raises:
         InputError: they cannot agree; the message names the sites.
     """
-    answers = Answers(question, dict(zip(names, facts, strict=True)))
-    return answers.specification(dict(zip(names, rows, strict=True)), breaks, located)
+    tables = {name: site.table for name, site in zip(names, facts, strict=True) if site.table}
+    if len(tables) < len(facts):
+        raise InputError("a site gave no facts of its table: give all the same formula.")
+    rows = {name: site.rows for name, site in zip(names, facts, strict=True)}
+    return Answers(question, tables, moments_over(facts)).specification(rows, breaks, located)
 
 
 def _of_weights(question: Question) -> str:
@@ -92,6 +95,7 @@ class Answers:
 
     question: Question
     facts: Mapping[str, TableFacts]  # by site
+    moments: Mapping[str, Moments] = field(default_factory=dict)  # over all sites
 
     @cached_property
     def levels(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -194,14 +198,9 @@ class Answers:
             raise wrong("family", " 'ordinal' has thresholds instead of an intercept: keep it.")
         return made
 
-    def _moments(self, name: str) -> Moments | None:
-        """Return the moments of a column over all sites; None where no site has a value."""
-        parts = [facts.moments[name] for facts in self.facts.values() if name in facts.moments]
-        return moments_of_all(parts) if parts else None
-
     def _unit(self, name: str) -> Unit:
         """Return the mean and the standard deviation of a column over all sites."""
-        moments = self._moments(name)
+        moments = self.moments.get(name)
         if moments is None:
             raise wrong(name, " has no value at any site.")
         sd = float(moments.sd)
@@ -224,7 +223,7 @@ class Answers:
                     f"levels: the column {factor.column!r} holds numbers; write C({text}) in the "
                     "formula for levels."
                 ).at("levels")
-            plain, moments = self._unit(text), self._moments(text)
+            plain, moments = self._unit(text), self.moments.get(text)
             if moments is not None and bool(moments.constant) and factor.kind != "smooth":
                 notes.append(
                     f"{text} is the same in all rows: with an intercept, its coefficient is known "

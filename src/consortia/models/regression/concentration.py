@@ -20,6 +20,7 @@ import numpy as np
 from consortia.data.columns import Table
 from consortia.data.mending import rows_text
 from consortia.data.patterns import is_categorical, rows_apart
+from consortia.data.preparation import Moments
 from consortia.errors import PolicyError
 from consortia.models.regression.formula import Factor
 from consortia.models.regression.question import WEIGHT, Question, is_levels
@@ -98,6 +99,9 @@ def _rounded(plain: list[Any], *, finest: bool) -> list[Any]:
     near = round(mean / sd * COARSE) / COARSE * sd
     if finest and abs(mean) < sd:  # of a rare event, whose logarithm is wanted
         near = float(f"{mean:.1e}")
+    if (low := Moments(*plain).lower_of_two) is not None:  # which two codes it has stays to be seen
+        share = min(max(near - low, 1 / rows), 1 - 1 / rows)
+        return [rows, low + share, rows * share * (1 - share), *rest]
     return [rows, near, rows * sd**2, *rest]
 
 

@@ -597,8 +597,8 @@ def _agreed(
 ) -> Specification:
     """Return the formula as all sites use it: as registered, or as their facts have it."""
     question, facts, names, read = sent
-    known, rows = [f.table for f in facts if f.table is not None], [f.rows for f in facts]
     if registered is not None:
+        rows = [site_facts.rows for site_facts in facts]
         agreed = registered.specification(question, names, breaks)
         of_sites = {site: f.table for site, f in zip(names, facts, strict=True) if f.table}
         readings = tuple(readings_of(of_sites))
@@ -606,9 +606,7 @@ def _agreed(
         left_out = Answers(question, of_sites).left_out(dict(zip(names, rows, strict=True)))
         notes = (*agreed.notes, *left_out)
         return replace(agreed, rows=counted, readings=readings, notes=notes)
-    if len(known) < len(facts):
-        raise InputError("a site gave no facts of its table: give all the same formula.")
-    return agree(question, known, rows, names, breaks, _locator(names, read))
+    return agree(question, facts, names, breaks, _locator(names, read))
 
 
 def _locator(names: Sequence[str], read: Mapping[int, Table]) -> Located:

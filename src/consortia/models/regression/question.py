@@ -487,6 +487,14 @@ class Question:
             return ()
         return (EXPOSURE,) if self.family.logarithmic else (OFFSET,)
 
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """Names of the numbers of which moments may travel, whatever a site's columns hold."""
+        columns = (f"column {name}" for name in self.parsed.columns if self.missing == "indicator")
+        response = (TIME, EVENT) if self.family.response == "time" else (RESPONSE,)
+        weight = (WEIGHT,) if self.samples else ()
+        return (*self.parsed.factors, *columns, *response, *weight, *self.of_offset)
+
     def _beside_response(self, kept: Table, where: str) -> dict[str, np.ndarray]:
         """Return the numbers beside the response of which moments travel, by name."""
         numbers = {WEIGHT: self.beside("weights", kept, where)} if self.samples else {}

@@ -228,7 +228,7 @@ def supports_apart(
     guesses: list[Guess] = []
     for column, every in moments.items():
         confirmed = [s for s in every if s in harmonise and column in harmonise[s].scale]
-        lows = {name: _lower_of_two(at_site) for name, at_site in every.items()}
+        lows = {name: at_site.lower_of_two for name, at_site in every.items()}
         several = len({*lows.values()} - {None}) > 1
         measured = [name for name, at_site in every.items() if not at_site.levels][:2]
         for site, at_site in every.items():
@@ -264,17 +264,6 @@ def _unlike_codes(
             return f"{two}, and {other:g} or {other + 1:g} at {name}"
     elsewhere = next((name for name in measured if name != site), None)
     return "" if elsewhere is None else f"{two}, and a measurement at {elsewhere}"
-
-
-def _lower_of_two(m: Moments) -> float | None:
-    """Return the lower of two consecutive integers that are all values, or None.
-
-    Of integers with a mean between c and c + 1 only these two have so small a variance.
-    """
-    low = float(np.floor(m.mean))
-    share = m.mean - low
-    two = m.levels and not m.constant and np.isclose(m.squares, m.rows * share * (1 - share))
-    return low if two else None
 
 
 def _far_away(site: str, every: Mapping[str, Moments]) -> str:
