@@ -729,6 +729,34 @@ def test_batches_of_a_proposal_that_a_later_batch_speaks_against_are_not_kept(
     np.testing.assert_array_equal(draws_of(tree), judged[2].chains.draws.astype(np.float32))
 
 
+def test_where_nothing_better_comes_the_draws_that_were_set_aside_are_kept_with_a_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As under a policy whose noise becomes too loud: a run had ended without a posterior."""
+    bounded(monkeypatch)
+    judge, judged = algorithm._judged, []
+
+    def judging(*args: Any) -> algorithm.Judged:
+        one = judge(*args)
+        if not judged:
+            one = one._replace(effective=0.2 * one.effective)  # more is wanted
+        elif len(judged) == 1:
+            one = one._replace(not_covered=[np.ones(3)], missed=0.011)
+        else:
+            one = one._replace(share=1e-3)
+        judged.append(one)
+        return one
+
+    monkeypatch.setattr(algorithm, "_judged", judging)
+    with pytest.warns(UserWarning, match="nothing can be drawn"):
+        tree = sampled(MODEL, EMPTY, consortia.few_rounds(effective_size=2500), rounds=20)
+    np.testing.assert_array_equal(draws_of(tree), judged[0].chains.draws.astype(np.float32))
+    assert tree.attrs["stopped"] == algorithm.NOISE
+    made = consortia.summary(tree).verdict
+    assert made.word != "good"
+    assert "hardly cover 1.1% of the mass along a line" in str(made)
+
+
 @pytest.mark.parametrize("double", [False, True])
 @pytest.mark.parametrize("scale", [1e2, 1e10, 1e30])
 def test_a_proposal_that_ran_off_is_refused(

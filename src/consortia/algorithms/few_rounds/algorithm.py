@@ -163,6 +163,14 @@ LOUDER = (
 )
 """Reasons to end before the effective size is reached."""
 
+NOISE = "noise that keeps rows from being settled"
+"""Reason to end with the draws of the messages before."""
+
+HARDLY = (
+    "; and their proposals hardly cover {:.1%} of the mass along a line, as a later message showed"
+)
+"""The fault of draws that are kept as no others were made."""
+
 
 class Sent(NamedTuple):
     """A message of points: those that were drawn, log q there, and points on rays.
@@ -356,7 +364,7 @@ class Server:
         text = f"few_rounds: {reached:.0f} effective draws{of}, {why}"
         if why is ALL_BATCHES:
             return "all batches of draws", () if self.wanted is None else (Fault(text),)
-        return "noise that keeps rows from being settled", (Fault(text),)
+        return NOISE, (Fault(text),)
 
 
 def converse(known: Known, count: int, wanted: float | None, *, gradients: bool) -> Conversing:
@@ -373,7 +381,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
     server.reference = centres[0] if agree else known.start
     searched, next_step = not agree or d > MOST_QUADRATIC or not server.exact, "draw"
     batches, earlier, reached, missed = list[Judged](), 0, 0.0, list[np.ndarray]()
-    shares, errors = list[float](), list[float]()
+    shares, errors, aside = list[float](), list[float](), list[Judged]()
     guesses = list(zip(centres, covariances, strict=True))
     # sites with few rows fit each of them exactly, wherever they begin
     server.others = several_modes.further(guesses) if agree else []
@@ -407,12 +415,14 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
             return (yield from _ended(server, batches, ended, profiles))
         elif judged is not None:
             if judged.not_covered or not server.private:  # else noise may be all that it lacks
-                del batches[earlier:]  # what it has found others of its proposal did not see
+                # what it has found others of its proposal did not see
+                aside = [each._replace(missed=judged.missed) for each in batches[earlier:]] or aside
+                del batches[earlier:]
             missed = [*judged.not_covered, *missed][:MOST_STRETCHED]
             shares.append(judged.share)
             next_step = _next_step(shares, errors, searched=searched)
             if next_step == "walk":
-                return (yield from _walk(server))
+                return (yield from _walk(server, batches or aside, profiles))
         base = server.coordinates
         learnt = learn(
             server.memory,
@@ -443,7 +453,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
                 sent = _exploration(server, centres, covariances)
                 continue
         if learnt.proposal is None:
-            return (yield from _walk(server))
+            return (yield from _walk(server, batches or aside, profiles))
         server.covariance, earlier = learnt.covariance, len(batches)
         lines = lines_through(server.covariance, server.rays, profiles)
         proposal = several_modes.with_modes(learnt.proposal, server.modes, server.scale)
@@ -801,8 +811,13 @@ def _with_other_modes(
     return [centre for centre, _ in known], [covariance for _, covariance in known]
 
 
-def _walk(server: Server) -> Conversing:
-    """Let many chains of Hamiltonian Monte Carlo go on from the weighted points."""
+def _walk(server: Server, kept: list[Judged], profiles: list[Profile]) -> Conversing:
+    """Let many chains of Hamiltonian Monte Carlo go on from the weighted points.
+
+    Without gradients end with draws that are ``kept``, if there are any.
+    """
+    if kept and not server.exact:
+        return (yield from _ended(server, kept, (NOISE, (_hardly(kept),)), profiles))
     weighted = server.memory.weighted()
     if server.rises:
         yield from _climb(server)
@@ -947,6 +962,15 @@ def _heavy(server: Server, profiles: list[Profile]) -> tuple[Fault, ...]:
     names = [n for each in variables(structure) for n in coordinate_names(each.name, each.shape)]
     text = ", ".join(dict.fromkeys(names[server.mostly(way)] for way in ways))
     return (Fault(SLOWLY.format(text), unseen=True),)
+
+
+def _hardly(batches: list[Judged]) -> Fault:
+    """Describe draws after which no proposals came near enough."""
+    draws = np.concatenate([batch.chains.draws for batch in batches], axis=1)
+    text = f"few_rounds: {smallest_effective_size(draws):.0f} effective draws, {LOUDER}"
+    missed = max(batch.missed for batch in batches)
+    hardly = missed > MOST_MISSED
+    return Fault(text + HARDLY.format(missed) * hardly, unseen=hardly)
 
 
 def _withheld(batches: list[Judged]) -> tuple[Fault, ...]:
