@@ -415,9 +415,8 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
             return (yield from _ended(server, batches, ended, profiles))
         elif judged is not None:
             if judged.not_covered or not server.private:  # else noise may be all that it lacks
-                # what it has found others of its proposal did not see
                 aside = [each._replace(missed=judged.missed) for each in batches[earlier:]] or aside
-                del batches[earlier:]
+                del batches[earlier:]  # what it has found others of its proposal did not see
             missed = [*judged.not_covered, *missed][:MOST_STRETCHED]
             shares.append(judged.share)
             next_step = _next_step(shares, errors, searched=searched)
