@@ -59,7 +59,7 @@ FEATURES = (
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9384,
+        9385,
     ),
     Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3561),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from consortia.engines.messages.identities import (
 )
 from consortia.engines.messages.pooled import MOMENTS
 from consortia.engines.messages.transport import InProcess
-from consortia.errors import InputError, SiteRefusedError
+from consortia.errors import InputError, SiteMissingError, SiteRefusedError
 from consortia.federation import app
 from consortia.federation.governance import terms_of
 from consortia.federation.governance.proposal import proposed
@@ -235,6 +236,16 @@ def test_of_two_sites_each_would_compute_the_other_s(tmp_path: Path) -> None:
     assert masked is None
     assert facts.table is not None
     assert facts.table.moments["response()"][1] == 0.2
+
+
+def test_no_site_gives_the_moments_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(tmp_path, names=NAMES[:2])
+    site = network.sites["north"]
+    own = site._own
+    plain = [400, 1.0, 2.0, False, 0.0, False]
+    monkeypatch.setattr(site, "_own", lambda facts: replace(own(facts), pooled={"age": plain}))
+    with refused(SiteMissingError, sites=("north",), match="moments of all sites"):
+        network.built()
 
 
 def test_a_site_that_does_not_know_the_others_is_named(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ def _failed(
         raise SiteRefusedError((answer.site,), reason=difference, waited=0.0)
     try:
         facts = SiteFacts.read(answer.values.get("facts"))
+        if facts.pooled or (facts.beside is not None and facts.beside.pooled):
+            raise EnvelopeError("it sends moments of all sites, of which it knows its own only")
         if answer.values.get("sums") is True:
             channel.sum_keys[answer.site] = _sum_key(channel, answer)
         if MOMENTS in answer.values:
