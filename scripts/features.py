@@ -54,12 +54,12 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8949,
+        8955,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9385,
+        9424,
     ),
     Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3561),

@@ -61,7 +61,6 @@ def test_columns_of_a_matrix_are_added_one_by_one() -> None:
         (np.array([120.0, 140.0, 160.3]), 140.0, 20.0),  # sd 16.4
         (np.array([0.011, 0.0153, 0.021]), 0.015, 0.005),
         (np.array([-3.3, 0.1, 3.5]), 0.1, 2.0),  # a mean below the sd is shown as that is
-        (np.array([2.5, 2.5]), 2.0, 0.0),
     ],
 )
 def test_a_site_shows_of_a_measurement_where_it_lies(
@@ -92,6 +91,14 @@ def test_a_site_without_a_column_adds_nothing() -> None:
     assert pooled(made["age"], []) is None
     with pytest.raises(ValueError, match="do not add up"):
         pooled([total + 1 for total in made["dose"]], [coarse(dose)])
+
+
+def test_sums_of_no_numbers_are_refused() -> None:
+    plain = Moments.of(np.array([1.0, 4.5, 7.0])).plain()
+    rows, total, squares = summands(plain)
+    for wrong in ([rows, total << 700, squares], [rows, total, squares // 9]):
+        with pytest.raises(ValueError, match="of no numbers"):
+            pooled([number % (1 << BITS) for number in wrong], [coarse(plain)])
 
 
 def test_numbers_without_a_usable_square_are_refused() -> None:

@@ -38,7 +38,7 @@ STUDY = """[data]
 files = [{files}]
 [model]
 formula = "{formula}"
-family = "bernoulli"
+family = "{family}"
 {of_model}
 [algorithm]
 name = "{algorithm}"
@@ -66,6 +66,7 @@ class Network:
         formula: str = "ill ~ age + glucose",
         more: str = "",
         of_model: str = "",
+        family: str = "bernoulli",
         algorithm: str = "few_rounds",
         names: tuple[str, ...] = NAMES,
         known: tuple[str, ...] = (),
@@ -73,7 +74,13 @@ class Network:
         folder.mkdir(exist_ok=True)
         self.folder, self.names, path = folder, names, folder / "study.toml"
         files = ", ".join(f'"{name}.csv"' for name in names)
-        parts = {"formula": formula, "algorithm": algorithm, "more": more, "of_model": of_model}
+        parts = {
+            "formula": formula,
+            "algorithm": algorithm,
+            "more": more,
+            "of_model": of_model,
+            "family": family,
+        }
         path.write_text(STUDY.format(files=files, **parts))
         for name in names:
             self.write(name, rows_of(name) if rows is None else rows[name])
@@ -179,6 +186,69 @@ def test_the_same_question_has_the_same_answer_and_changed_rows_have_none(tmp_pa
     assert refusal.kind == "refusal"
 
 
+def test_the_ledger_alone_refuses_another_answer(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    network.built()
+    question, answer = network.seen["west"][0]
+    for note in (tmp_path / "west" / "runs").rglob("moments.bin"):
+        note.unlink()
+    assert network.site("west").answer(question) == answer
+    for note in (tmp_path / "west" / "runs").rglob("moments.bin"):
+        note.unlink()
+    rows = rows_of("west")
+    rows[:40, 0] += 20  # so that rounding does not hide it
+    network.write("west", rows)
+    assert decode(body_of(network.site("west").answer(question))).kind == "refusal"
+    assert "answered before with other numbers" in (tmp_path / "west" / "errors.log").read_text()
+
+
+def test_rows_of_the_second_model_of_a_comparison_do_not_change_either(tmp_path: Path) -> None:
+    more = '[compare]\nformula = "ill ~ glucose"\n[run]\nloo = true'
+    network = Network(tmp_path, formula="ill ~ age", more=more)
+    network.study = network.study.left_out
+    network.terms = terms_of(network.study)
+    for name in NAMES:
+        path = tmp_path / name / app.POLICY
+        keys = path.read_text()[path.read_text().rindex("coordinator = ") :]
+        path.write_text(proposed(network.terms) + keys)
+    network.sites = {name: network.site(name) for name in NAMES}
+    network.built()
+    question, _ = network.seen["west"][0]
+    assert network.told("west")[0].beside is not None
+    rows = rows_of("west")
+    rows[:40, 1] += 1
+    network.write("west", rows)
+    assert decode(body_of(network.site("west").answer(question))).kind == "refusal"
+
+
+def test_terms_that_are_no_columns_show_nothing(tmp_path: Path) -> None:
+    """Several roundings of one column would tell together how many are ill."""
+    formula = "age ~ " + " + ".join(f"I(ill / {k})" for k in range(3, 9)) + " + log(glucose)"
+    facts = []
+    for ill in (40, 57):
+        rows = {name: rows_of(name, ill=ill) for name in NAMES}
+        network = Network(tmp_path / str(ill), rows, formula=formula, family="gaussian")
+        network.built()
+        table = network.told("north")[0].table
+        assert table is not None
+        facts.append({n: v for n, v in table.moments.items() if n != "response()"})
+    assert facts[0] == facts[1]
+    assert {tuple(plain) for plain in facts[0].values()} == {(200, 0.0, 200.0, False, 0.0, True)}
+
+
+def test_a_site_without_events_shows_what_others_do(tmp_path: Path) -> None:
+    shown = []
+    for ill in (0, 40, 200):
+        counts = {name: ill if name == "north" else 40 for name in NAMES}
+        rows = {name: rows_of(name, ill=count) for name, count in counts.items()}
+        network = Network(tmp_path / str(ill), rows)
+        network.built()
+        table = network.told("north")[0].table
+        assert table is not None
+        shown.append(table.moments["response()"])
+    assert shown == [[200, 0.5, 50.0, False, 0.0, True]] * 3
+
+
 def test_masks_that_do_not_cancel_are_no_moments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,9 +321,19 @@ def test_no_site_gives_the_moments_of_all(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_site_that_does_not_know_the_others_is_named(tmp_path: Path) -> None:
     more = "step_size = 0.1\nlocal_steps = 2\n[run]\nrounds = 10"
     network = Network(tmp_path, algorithm="fa_ld", more=more)
-    keys = {name: key for name, key in network.ring.sites.items() if name != "west"}
+    keys = {"north": network.ring.sites["north"]}
     coordinator = public_of(read_identity(tmp_path / "server"))
     policy = proposed(network.terms) + lines_of(coordinator, keys)
     (tmp_path / "north" / app.POLICY).write_text(policy)
     with refused(SiteRefusedError, sites=("north",), match="masked moments"):
+        network.built()
+
+
+def test_a_study_with_a_site_that_the_policy_does_not_know_gets_nothing(tmp_path: Path) -> None:
+    network = Network(tmp_path)
+    keys = {name: key for name, key in network.ring.sites.items() if name != "west"}
+    coordinator = public_of(read_identity(tmp_path / "server"))
+    policy = proposed(network.terms) + lines_of(coordinator, keys)
+    (tmp_path / "north" / app.POLICY).write_text(policy)
+    with refused(SiteRefusedError, sites=("north",), match="identities"):
         network.built()

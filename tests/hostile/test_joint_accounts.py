@@ -151,6 +151,44 @@ def test_rows_are_known_again_where_most_columns_were_written_anew() -> None:
     assert (same_rows(digests_of(columns), digests_of(others)) < 0).all()
 
 
+@pytest.mark.parametrize("number", [100, 500, 2000])
+def test_other_patients_with_coarse_values_are_none_of_those_before(number: int) -> None:
+    """Age in years, height in cm, and two laboratory values that nobody else has."""
+    rng = np.random.default_rng(4)
+    hospitals = [
+        {
+            "age": rng.normal(60, 10, number).round(),
+            "sex": rng.integers(0, 2, number),
+            "height": rng.normal(170, 9, number).round(),
+            "crp": rng.gamma(2, 3, number),
+            "dose": rng.gamma(2, 1, number),
+        }
+        for _ in range(2)
+    ]
+    found = same_rows(*map(digests_of, hospitals))
+    assert (found >= 0).sum() <= 0.01 * number
+
+
+def test_rows_that_are_known_stay_so_where_others_were_written_anew() -> None:
+    rng = np.random.default_rng(5)
+    columns = {
+        "age": rng.normal(60, 10, 200).round(),
+        "height": rng.normal(170, 9, 200).round(),
+        "crp": rng.gamma(2, 3, 200),
+        "dose": rng.gamma(2, 1, 200),
+    }
+    anew = rng.random(200) < 0.55
+    export = {name: values.copy() for name, values in columns.items()}
+    export |= {
+        name: np.where(anew, columns[name] * 3 + 1, columns[name]) for name in ("crp", "dose")
+    }
+    found = same_rows(digests_of(columns), digests_of(export))
+    np.testing.assert_array_equal(found[~anew], np.flatnonzero(~anew))
+    assert np.isin(found[anew], [-1, *range(200)]).all()
+    wrong = (found >= 0) & (found != np.arange(200))
+    assert not wrong.any()
+
+
 def test_rows_that_are_alike_are_known_once_each() -> None:
     columns = {"age": np.array([60.0, 60.0, 61.0]), "ill": np.array([0, 0, 1])}
     more = {name: np.concatenate([values, values[:1]]) for name, values in columns.items()}

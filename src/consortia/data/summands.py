@@ -71,10 +71,13 @@ def pooled(totals: Sequence[int], shown: Iterable[Sequence[Any]]) -> list[Any] |
     if not rows:
         return None
     means = [number / rows for number in numbers[: len(numbers) // 2]]
-    squares = [
-        max(number - rows * mean**2, Fraction(0))
-        for number, mean in zip(numbers[len(means) :], means, strict=True)
-    ]
+    sums = numbers[len(means) :]
+    squares = [number - rows * mean**2 for number, mean in zip(sums, means, strict=True)]
+    for centre, total, around in zip(means, sums, squares, strict=True):
+        far = abs(centre) > LARGEST or around > rows * Fraction(LARGEST) ** 2
+        if far or around < -abs(total) / 2**50:  # below 0 by more than rounding
+            raise ValueError("sums of a column are those of no numbers")
+    squares = [max(about, Fraction(0)) for about in squares]
     levels = np.logical_and.reduce([np.atleast_1d(part[5]) for part in parts]).tolist()
     constant = [about == 0 for about in squares]
     mean, about = [float(number) for number in means], [float(number) for number in squares]
@@ -90,20 +93,40 @@ def coarse(plain: Sequence[Any]) -> list[Any]:
 
     Of a measurement that is the standard deviation, to 1, 2 or 5 times a power of ten, and the mean
     to half of that, or as that where it is smaller: to be compared with other sites, as it may be
-    in another unit. Of two codes it is the lower one, and of other levels and of matrices nothing.
+    in another unit. Of two codes it is the lower one, of 0 and 1 also where one of them is missing,
+    and of other levels, constants and matrices nothing.
     """
     moments = Moments(*plain)
-    rows, same = moments.rows, np.zeros_like(moments.levels, bool).tolist()
-    mean, squares = np.zeros(np.shape(moments.mean)), np.full(np.shape(moments.mean), float(rows))
-    if not mean.shape and moments.lower_of_two is not None:
-        mean, squares = mean + moments.lower_of_two + 0.5, squares / 4
-    elif not mean.shape and not moments.levels:
-        sd = _digit(float(moments.sd))
-        centre = float(moments.centre)
-        small = abs(centre) < sd or not sd
-        mean = mean + (_digit(centre) if small else round(2 * centre / sd) / 2 * sd)
-        squares = rows * (0 * squares + sd) ** 2
-    return [rows, mean.tolist(), squares.tolist(), same, (0.0 * mean).tolist(), plain[5]]
+    if np.shape(moments.mean):
+        return _nothing(moments)
+    codes = moments.constant and float(moments.value) in (0.0, 1.0)
+    low = 0.0 if codes else moments.lower_of_two
+    if low is not None:
+        return [moments.rows, low + 0.5, moments.rows / 4, False, 0.0, True]
+    if moments.levels or moments.constant:
+        return hidden(plain)
+    sd, centre = _digit(float(moments.sd)), float(moments.centre)
+    mean = _digit(centre) if abs(centre) < sd else round(2 * centre / sd) / 2 * sd
+    return [moments.rows, mean, moments.rows * sd**2, False, 0.0, False]
+
+
+def hidden(plain: Sequence[Any]) -> list[Any]:
+    """Return the number of values alone, in the form of `Moments.plain`.
+
+    Terms that are no columns show no more: several of one column would tell it together.
+    """
+    moments = Moments(*plain)
+    if np.shape(moments.mean):
+        return _nothing(moments)
+    return [moments.rows, 0.0, float(moments.rows), False, 0.0, True]
+
+
+def _nothing(moments: Moments) -> list[Any]:
+    """Return of a matrix which columns have levels, which are not standardised."""
+    zeros, levels = np.zeros(np.shape(moments.mean)), np.asarray(moments.levels)
+    no = np.zeros_like(levels, bool).tolist()
+    squares = (zeros + moments.rows).tolist()
+    return [moments.rows, zeros.tolist(), squares, no, zeros.tolist(), levels.tolist()]
 
 
 def _digit(number: float) -> float:

@@ -463,7 +463,9 @@ def site_of(
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
         digests=None if simulated else digests,
-        moments=None if study.data.files is None else MaskedMoments(labels, study.summed),
+        moments=None
+        if study.data.files is None
+        else MaskedMoments(labels, study.summed, study.shown),
         keys=lambda: None if simulated or apart else _sites_keys(folder, node, name, terms),
         sums=terms.sums == MASKED and not (simulated or apart),
     )

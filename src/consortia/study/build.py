@@ -410,9 +410,17 @@ class Study(Table):
     @property
     def summed(self) -> tuple[tuple[str, ...], ...]:
         """Names of the numbers of which moments may travel, of each model that is compared."""
+        return tuple(() if asked is None else asked.summed for asked in self._every_asked)
+
+    @property
+    def shown(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the moments of columns that sites compare, of each model that is compared."""
+        return tuple(() if asked is None else asked.shown for asked in self._every_asked)
+
+    @property
+    def _every_asked(self) -> list[Question | None]:
         other = self.compared if self._of_two else None
-        questions = [study.asked for study in (self, other) if study is not None]
-        return tuple(() if asked is None else asked.summed for asked in questions)
+        return [study.asked for study in (self, other) if study is not None]
 
     def used_rows(self, path: Path, index: int, key: bytes) -> list[RowDigests]:
         """Return digests of the rows that the study uses, and those that it is compared with uses.

@@ -446,7 +446,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
             mode = yield from _search(server, start[None])
             if mode.converged or not len(server.memory.points):
                 server.memory.forget_drawn()
-                shares, errors, missed, next_step = [], [], [], "draw"
+                shares, errors, missed, aside, next_step = [], [], [], [], "draw"
                 centres, covariances = yield from _with_other_modes(server, mode)
                 server.covariance = covariances[0]
                 sent = _exploration(server, centres, covariances)

@@ -25,6 +25,11 @@ MOST_KEPT = 600
 most information."""
 
 
+NEARLY_ALL = 0.9
+"""Share of rows that columns tell apart, by which rows are known again without the other columns:
+of other patients, with as many values, a tenth has equal ones by chance."""
+
+
 class Columns(NamedTuple):
     """Columns of unknown values."""
 
@@ -199,7 +204,7 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
     """Return of each row now its index before, -1 of a new one; one of its cells may differ.
 
     Columns with other values in most rows, as of an export with fewer decimals, are left out if the
-    others tell most rows apart, and most are the same by them.
+    others tell nearly all rows apart, and most are the same by all of these.
     """
     _, old, new = np.intersect1d(before.names, now.names, return_indices=True)
     past, present = before.cells[:, old], now.cells[:, new]
@@ -208,9 +213,21 @@ def same_rows(before: RowDigests, now: RowDigests) -> np.ndarray:
     kept = np.array([number_in_both(*pair) > most for pair in pairs], bool)
     if kept.all() or not kept.any():
         return indices_before
-    tells = all(len(np.unique(rows[:, kept], axis=0)) > most for rows in (past, present))
-    by_others = _matched(past[:, kept], present[:, kept])
-    return by_others if tells and (by_others >= 0).sum() > most else indices_before
+    there, here = past[:, kept], present[:, kept]
+    alone, by_others = _is_unique(there), indices_before.copy()
+    if min(alone.mean(), _is_unique(here).mean()) < NEARLY_ALL:
+        return indices_before
+    left = np.setdiff1d(np.flatnonzero(alone), indices_before)
+    index_of = {there[index].tobytes(): index for index in left}
+    missing = np.flatnonzero((indices_before < 0) & _is_unique(here))
+    by_others[missing] = [index_of.get(here[row].tobytes(), -1) for row in missing]
+    return by_others if (by_others >= 0).sum() > most else indices_before
+
+
+def _is_unique(rows: np.ndarray) -> np.ndarray:
+    """Return of each row whether it is like no other."""
+    _, where, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+    return np.asarray(counts[where.ravel()] == 1)
 
 
 def _matched(past: np.ndarray, present: np.ndarray) -> np.ndarray:

@@ -2,23 +2,24 @@
 
 They leave with what a site says of itself, before keys of secure sums are known. So each pair of
 sites agrees on masks with the identities that all policies name: Ed25519 keys are those of X25519,
-too. A mask is bound to the names and keys of all sites, study, run and question, and so are the
-rows: the ledger of a site refuses a second answer to one question.
+too. A mask is bound to the names and keys of all sites, study, run and question. In a run a site
+has moments of the same rows only, and its ledger refuses a second answer to one question.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from consortia.data.facts import SiteFacts
 from consortia.data.received import expect
-from consortia.data.summands import BITS, Summands, coarse, of_names, pooled
+from consortia.data.summands import BITS, Summands, coarse, hidden, of_names, pooled
 from consortia.engines.messages.identities import KeyRing, exchanging, montgomery
 from consortia.engines.messages.secure_sums import MINIMUM_SITES, framed, mask_bytes, pair_keys
+from consortia.errors import PolicyError
 
 MOMENTS = "masked moments"
 """Plain value of a description: by model, the first or the one that is compared, and by name."""
@@ -34,11 +35,34 @@ class MaskedMoments(NamedTuple):
 
     sites: Sequence[str]  # of the study
     names: Sequence[Sequence[str]]  # of the numbers that some site may have, of each model
+    columns: Sequence[Collection[str]]  # those of them that are columns, each once, of each model
 
     def hides(self, ring: KeyRing | None) -> bool:
-        """Return True if a site with these keys can mask them: it has those of enough sites."""
-        known = ring is not None and {*self.sites} <= ring.sites.keys()
-        return known and len(self.sites) >= MINIMUM_SITES
+        """Return True if a site with these keys can mask them: it has those of enough sites.
+
+        Raises:
+            PolicyError: it has those of some other sites, and not of all.
+        """
+        if ring is None or len(self.sites) < MINIMUM_SITES:
+            return False
+        lacking = [name for name in self.sites if name not in ring.sites]
+        if lacking and len(lacking) < len(self.sites) - 1:
+            text = (
+                f"the policy names no key of {', '.join(map(repr, lacking))}, which the study has"
+            )
+            raise PolicyError(f"identities: {text}.", rules=("identities",))
+        return not lacking
+
+    def shown(self, facts: SiteFacts) -> SiteFacts:
+        """Return a site's facts with what it shows of its moments, `coarse` of columns."""
+        models = []
+        for model, columns in zip(_models(facts), self.columns, strict=True):
+            seen = {
+                name: coarse(plain) if name in columns else hidden(plain)
+                for name, plain in _moments(model).items()
+            }
+            models.append(_with_moments(replace(model, beside=None), seen))
+        return models[0] if len(models) == 1 else replace(models[0], beside=models[1])
 
     def masked(self, site: str, ring: KeyRing, facts: SiteFacts, session: bytes) -> Masked:
         """Return the terms of a site, which are added over all.
@@ -79,11 +103,10 @@ def _hidden(site: str, pairs: Mapping[str, bytes], label: bytes, values: Summand
     return [f"{total % (1 << BITS):0{BITS // 4}x}" for total in totals]
 
 
-def shown(facts: SiteFacts) -> SiteFacts:
-    """Return a site's facts with what it shows of its moments, `coarse`."""
-    hidden = {name: coarse(plain) for name, plain in _moments(facts).items()}
-    other = None if facts.beside is None else shown(facts.beside)
-    return _with_moments(replace(facts, beside=other), hidden)
+def numbers_of(facts: SiteFacts, names: Sequence[Sequence[str]]) -> int:
+    """Count the numbers that a site would mask."""
+    models = zip(_models(facts), names, strict=True)
+    return sum(len(v) for model, of in models for v in of_names(_moments(model), of).values())
 
 
 def count_masked(masked: Masked) -> int:
@@ -117,6 +140,7 @@ def pooled_in(facts: Sequence[SiteFacts], masked: Sequence[Masked]) -> list[Site
         ValueError: the masks do not cancel, or sites mask other numbers.
     """
     models: list[SiteFacts] = []
+    expect(len({*map(len, masked)}) == 1, "sites mask numbers of other models")
     for number, every in enumerate(zip(*map(_models, facts), strict=True)):
         columns = [site[number] for site in masked]
         names = columns[0].keys()

@@ -87,6 +87,7 @@ class Leaving(NamedTuple):
     plain_numbers: int = 0  # numbers among its plain values that depend on rows
     # what this answer and those before settle of rows, for the ledger
     statement: Statement | None = None
+    masked: str = ""  # digest of masked numbers among its plain values
 
 
 def question_of(request: Envelope) -> Question:

@@ -44,7 +44,7 @@ from consortia.engines.messages.identities import (
     signed,
 )
 from consortia.engines.messages.masked import PACKED_NUMBERS, Layout, is_masked
-from consortia.engines.messages.pooled import MOMENTS, Masked, MaskedMoments, count_masked, shown
+from consortia.engines.messages.pooled import MOMENTS, Masked, MaskedMoments, count_masked
 from consortia.engines.messages.questions import (
     LAST,
     Leaving,
@@ -220,7 +220,9 @@ class MessageSite:
             reply = _sealed(replace(answer, arrays=arrays).encode(), ring)
             numbers = SiteFacts.read(values["facts"]).numbers if "facts" in values else 0
             numbers += values.get(PACKED_NUMBERS, 0) + count_masked(values.get(MOMENTS, []))
-            return gate.release(Leaving(kind, question, reply, arrays, numbers, statement))
+            masked_values = json.dumps(values.get(MOMENTS)).encode()
+            content = hashlib.sha256(masked_values).hexdigest() if MOMENTS in values else ""
+            return gate.release(Leaving(kind, question, reply, arrays, numbers, statement, content))
         except Exception as error:
             self.error = error
             code = error.code if isinstance(error, MismatchError) else None
@@ -326,7 +328,8 @@ class MessageSite:
         Raises:
             MismatchError: the rows are not those of which the run has moments.
         """
-        rows = self._own(facts).digest
+        shown = self._own(facts)
+        rows = [shown.digest, "" if shown.beside is None else shown.beside.digest]
         before = files.kept("moments")
         if before is None:
             files.keep("moments", {}, rows=rows)
@@ -403,7 +406,9 @@ class MessageSite:
             gate.data(self._digests(secret_of(self.folder)), values)
 
     def _own(self, facts: SiteFacts) -> SiteFacts:
-        return keyed(self.folder, shown(facts) if self._hides else facts)
+        if self._hides and self._moments is not None:
+            facts = self._moments.shown(facts)
+        return keyed(self.folder, facts)
 
     def _worked(self, run: str, files: RunFiles, gate: Gate) -> SiteRuntime | QueryRuntime:
         work = self._work.get(run)

@@ -12,6 +12,7 @@ from consortia.core.model import Model
 from consortia.core.queries import LEEWAY, Conversation
 from consortia.core.start import starting_parameters
 from consortia.core.target import Target
+from consortia.engines.messages.pooled import numbers_of
 from consortia.engines.messages.stages import Stage, Stages
 from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
@@ -55,9 +56,10 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
             targets[key] = Target(model, parameters)
         rounds, dimension = studied.run.warmup + studied.run.rounds, targets[key].dimension
         sent = declared_numbers(studied.method, dimension, studied.run.chains, rounds, targets[key])
-        described = studied.contribution(file, index).numbers
-        if studied.registered is None:  # masked, three numbers of each that some site may have
-            described += 3 * sum(map(len, studied.summed))
+        facts = studied.contribution(file, index)
+        described = facts.numbers
+        if studied.registered is None:  # of masked moments
+            described += numbers_of(facts, studied.summed)
         counts.append(
             Declared(*(described + more for more in (sent.usual, sent.proposed, sent.most)))
         )

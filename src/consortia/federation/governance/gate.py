@@ -322,18 +322,19 @@ class Gate:
             PolicyError: it may not leave; the message has every reason.
             LedgerError: the ledger is broken, or cannot be written.
         """
-        kind, question, payload, arrays, numbers, statement = leaving
+        kind, question, payload, arrays, numbers, statement, content = leaving
         shapes = [(name, array.dtype.str, array.shape) for name, array in arrays.items()]
         what = f"the message {kind!r} of {question.place}"
-        masked = any(name.startswith(MASKED) for name in arrays)
+        if any(name.startswith(MASKED) for name in arrays):
+            content = _digest_of(arrays)
         details = {"place": question.place, "question": question.digest}
-        if masked:
-            details[CONTENT] = _digest_of(arrays)
+        if content:
+            details[CONTENT] = content
 
         def check() -> None:
             self._check(kind, question)  # other processes may have answered meanwhile
             first = self._answers(question).get(question.digest)
-            if masked and first not in (None, details[CONTENT]):
+            if content and first not in (None, content):
                 text = "it was answered before with other numbers: the two would tell what changed"
                 raise forbidden(what, [("secure_sums", text)], of_rows=True)
             if first is None:

@@ -495,6 +495,14 @@ class Question:
         weight = (WEIGHT,) if self.samples else ()
         return (*self.parsed.factors, *columns, *response, *weight, *self.of_offset)
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Names of the moments of a column as it is, each column once, which sites compare."""
+        response = TIME if self.family.response == "time" else RESPONSE
+        named = {response: self.parsed.response[0].column}
+        named |= {text: factor.column for text, factor in self.parsed.factors.items()}
+        return tuple({column: text for text, column in reversed(named.items()) if column}.values())
+
     def _beside_response(self, kept: Table, where: str) -> dict[str, np.ndarray]:
         """Return the numbers beside the response of which moments travel, by name."""
         numbers = {WEIGHT: self.beside("weights", kept, where)} if self.samples else {}
