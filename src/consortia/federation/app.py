@@ -407,8 +407,8 @@ def site_of(
     if simulated:
         _share_cores()
     _set_width(config)
-    _keep_compiled(_folder(node, config))
     terms, folder = governance.terms_of(study), _folder(node, config)
+    _keep_compiled(folder)
     files: dict[int, Path] = {}
     labels = () if study.data.files is None else names_of(study.data.files)
     if simulated:
@@ -463,12 +463,17 @@ def site_of(
         lambda error, run, wrap: _refusal(folder, name, error, run, wrap),
         private=not simulated if private is None else private,
         digests=None if simulated else digests,
-        moments=None
-        if study.data.files is None
-        else MaskedMoments(labels, study.summed, study.shown),
+        moments=_moments_of(study),
         keys=lambda: None if simulated or apart else _sites_keys(folder, node, name, terms),
         sums=terms.sums == MASKED and not (simulated or apart),
     )
+
+
+def _moments_of(study: Study) -> MaskedMoments | None:
+    """Return the moments that a study asks for, which keys mask; None of a registered one."""
+    if study.data.files is None or study.registered is not None:
+        return None
+    return MaskedMoments(names_of(study.data.files), study.summed, study.shown)
 
 
 def _sites_keys(folder: Path, node: Config, name: str, terms: StudyTerms) -> KeyRing | None:
