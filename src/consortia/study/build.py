@@ -413,9 +413,10 @@ class Study(Table):
         return tuple(() if asked is None else asked.summed for asked in self._every_asked)
 
     @property
-    def shown(self) -> tuple[tuple[str, ...], ...]:
-        """Names of the moments of columns that sites compare, of each model that is compared."""
-        return tuple(() if asked is None else asked.shown for asked in self._every_asked)
+    def shown(self) -> frozenset[str]:
+        """Names of the moments of columns that sites compare, each column once."""
+        every = [asked.shown for asked in reversed(self._every_asked) if asked is not None]
+        return frozenset({c: text for of in every for c, text in of.items()}.values())
 
     @property
     def _every_asked(self) -> list[Question | None]:

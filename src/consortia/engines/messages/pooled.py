@@ -35,7 +35,7 @@ class MaskedMoments(NamedTuple):
 
     sites: Sequence[str]  # of the study
     names: Sequence[Sequence[str]]  # of the numbers that some site may have, of each model
-    columns: Sequence[Collection[str]]  # those of them that are columns, each once, of each model
+    columns: Collection[str]  # those of them that are columns, each once
 
     def hides(self, ring: KeyRing | None) -> bool:
         """Return True if a site with these keys can mask them: it has those of enough sites.
@@ -55,14 +55,12 @@ class MaskedMoments(NamedTuple):
 
     def shown(self, facts: SiteFacts) -> SiteFacts:
         """Return a site's facts with what it shows of its moments, `coarse` of columns."""
-        models = []
-        for model, columns in zip(_models(facts), self.columns, strict=True):
-            seen = {
-                name: coarse(plain) if name in columns else hidden(plain)
-                for name, plain in _moments(model).items()
-            }
-            models.append(_with_moments(replace(model, beside=None), seen))
-        return models[0] if len(models) == 1 else replace(models[0], beside=models[1])
+        seen = {
+            name: coarse(plain) if name in self.columns else hidden(plain)
+            for name, plain in _moments(facts).items()
+        }
+        other = None if facts.beside is None else self.shown(facts.beside)
+        return _with_moments(replace(facts, beside=other), seen)
 
     def masked(self, site: str, ring: KeyRing, facts: SiteFacts, session: bytes) -> Masked:
         """Return the terms of a site, which are added over all.

@@ -496,12 +496,12 @@ class Question:
         return (*self.parsed.factors, *columns, *response, *weight, *self.of_offset)
 
     @property
-    def shown(self) -> tuple[str, ...]:
-        """Names of the moments of a column as it is, each column once, which sites compare."""
+    def shown(self) -> dict[str, str]:
+        """Names of the moments that sites compare, by column: of each column as it is once."""
         response = TIME if self.family.response == "time" else RESPONSE
         named = {response: self.parsed.response[0].column}
         named |= {text: factor.column for text, factor in self.parsed.factors.items()}
-        return tuple({column: text for text, column in reversed(named.items()) if column}.values())
+        return {column: text for text, column in reversed(named.items()) if column}
 
     def _beside_response(self, kept: Table, where: str) -> dict[str, np.ndarray]:
         """Return the numbers beside the response of which moments travel, by name."""
