@@ -196,7 +196,7 @@ def _keep_verification(directory: Path, check: Verification) -> None:
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:
-    from consortia.diagnostics.figures.canvas import check_extra
+    from consortia.diagnostics.figures.canvas import check_extra, skip_docstrings
 
     if not study.output.figure:
         skipped.append("figure: output.figure = false")
@@ -206,6 +206,7 @@ def _figure_wanted(study: Study, skipped: list[str]) -> bool:
     except MissingExtraError as error:
         skipped.append(f"figure: {error}")
         return False
+    skip_docstrings()
     return True
 
 
