@@ -48,10 +48,9 @@ def report(
 ) -> None:
     """Write a run's effects, verdict, figures and cost, or those of several, as one file."""
     with reported(quiet):
-        from consortia.diagnostics.figures.canvas import check_extra, skip_docstrings
+        from consortia.diagnostics.figures.canvas import skip_docstrings
         from consortia.report.document import write_report
 
-        check_extra()
         skip_docstrings()
         suffix = f".{kind or Kind.html}"
         target = output or runs[0] / (("report" if len(runs) == 1 else "comparison") + suffix)

@@ -15,7 +15,6 @@ from consortia.diagnostics.figures.canvas import COLOURS, check_extra, write_png
 from consortia.diagnostics.summary import COMPARISON
 from consortia.diagnostics.verdict import readings_in
 from consortia.errors import StoreError, wrong
-from consortia.models.regression.heterogeneity import SiteEffects
 from consortia.models.regression.margins import MarginalEffects
 from consortia.report import accuracy, effects, items, methods, network, paper, plots
 from consortia.report.chapters import Chapter, Part
@@ -235,12 +234,12 @@ def _participants(looked: Examined) -> list[Part]:
 
 
 def _parts(report: RunReport) -> list[Part]:
-    margins, why = effects.margins(report)
-    differing = effects.by_site(report)  # of the levels that the margins have just drawn
-    looked, response = examined(report), effects.response_of(report)
+    (margins, why), response = effects.margins(report), effects.response_of(report)
+    shown = _show_effects(report, margins, why, response)  # by the levels of the margins
+    looked = examined(report)  # which draws others
     return [
         *_participants(looked),
-        *_show_effects(report, margins, why, response, differing),
+        *shown,
         *_show_sites(report),
         *_show_posterior(report, looked, response),
         *_show_fit(report, looked),
@@ -251,14 +250,10 @@ def _parts(report: RunReport) -> list[Part]:
 
 
 def _show_effects(
-    report: RunReport,
-    margins: MarginalEffects | None,
-    why: str,
-    response: effects.Response | None,
-    differing: SiteEffects | None,
+    report: RunReport, margins: MarginalEffects | None, why: str, response: effects.Response | None
 ) -> list[Part]:
     """Return the parts on effects: of the terms, on the outcome, and between the sites."""
-    estimates, parts = effects.estimates(report), list[Part]()
+    estimates, differing, parts = effects.estimates(report), effects.by_site(report), []
     if estimates is not None:
         text = (
             f"Each column's {estimates.effect} with the others held fixed: the median of the "

@@ -116,10 +116,8 @@ def log_density(mixture: Mixture, points: Float[np.ndarray, "n d"]) -> Float[np.
 
 def _parts(mixture: Mixture, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return log s_j t(θ) and |R_j⁻¹(θ − μ_j)|², (J, n) each."""
-    d = points.shape[1]
-    nu = freedom(d)
-    constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2)
-    constant -= d / 2 * math.log(nu * math.pi)
+    d, nu = points.shape[1], freedom(points.shape[1])
+    constant = math.lgamma((nu + d) / 2) - math.lgamma(nu / 2) - d / 2 * math.log(nu * math.pi)
     squares = np.empty((len(mixture.shares), len(points)))
     for index, (centre, root) in enumerate(zip(mixture.centres, mixture.roots, strict=True)):
         white = whitened(points, centre, root)
@@ -193,7 +191,7 @@ def fit_mixture(
     each = components - 1
     centres = chosen[rng.choice(len(chosen), each, replace=False)]
     family = mixture_of([1 / each] * each, list(centres), [whole * each ** (-2 / d)] * each)
-    strength, narrower = 3.0 * d, each ** (-2 / d)
+    strength, prior = 3.0 * d, 3.0 * d * each ** (-2 / d) * whole
     for _ in range(EM_STEPS):
         heights, squares = _parts(family, chosen)
         parts = np.exp(heights - heights.max(axis=0))
@@ -204,8 +202,7 @@ def fit_mixture(
         scales = []
         for pull, part, centre in zip(pulls, parts, centres, strict=True):
             off = chosen - centre
-            scatter = (off.T * pull) @ off
-            scales.append((scatter + strength * narrower * whole) / (part.sum() + strength))
+            scales.append(((off.T * pull) @ off + prior) / (part.sum() + strength))
         family = mixture_of(list(parts.sum(axis=1) + 1e-9), list(centres), scales)
     inner = [root @ root.T * 1.1 for root in family.roots]
     shares = [*((1 - WIDE_SHARE) * family.shares), WIDE_SHARE]
