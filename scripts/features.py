@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        8986,
+        8988,
     ),
     Feature(
         "between institutions",

@@ -45,8 +45,8 @@ STEP, NEAR_ZERO = 1e-5, 1e-3
 
 MANY = 4096
 """Rows of a site that say how an effect differs between draws. With 500 of 4,000 rows effects were
-off by up to .11 posterior sd, root mean square, and by 8 times as many rows a third of that, as
-much as by the Monte Carlo error of 1,000 draws."""
+off by up to .11 posterior sd, root mean square; with 8 times as many it should be a third of that,
+about the Monte Carlo error of 1,000 draws."""
 
 
 class Key(NamedTuple):
@@ -465,6 +465,8 @@ def _averages(
     change = _by_row(density, what, middle, moved._replace(given=there), slice(None))[0]
     along = np.where(moved.share > 0, change.reshape(len(change), -1).T, 0)
     size = moved.share * np.abs(along).sum(axis=0)
+    if not np.isfinite(size.sum()):
+        return _over_rows(density, what, params, moved)
     chance = moved.share / moved.share.sum() + size / (size.sum() or 1)
     chance /= chance.sum()
     order = np.argsort(along[-1])
