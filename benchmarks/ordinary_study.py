@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +32,11 @@ from consortia.data.tables import read_table
 NAME = "ordinary study"
 ROWS = {"full": 10**6, "quick": 10**5, "tiny": 2000}
 SITES = {"full": 10**4, "quick": 1000, "tiny": 20}
-HOURS = 1
-"""After which a fit of another library is given up: `timeout` ends it with 124."""
+LIMIT = 300
+"""Seconds after which a fit of another library is given up: `timeout` ends it with 124."""
+
+SAMPLED = 10**5
+"""Rows beyond which no library that draws chains is tried: each of its fits would meet `LIMIT`."""
 
 STUDY = """
 [data]
@@ -77,6 +81,7 @@ class Peer(NamedTuple):
     program: str
     suffix: str = ".py"
     groups: bool = True  # it fits effects of groups
+    chains: bool = True  # it draws from the posterior
 
 
 PEERS = (
@@ -88,6 +93,7 @@ family = sm.families.{Family}()
 print(smf.glm("{formula}", pandas.read_csv("{table}"), family=family).fit().summary())
 """,
         groups=False,
+        chains=False,
     ),
     Peer(
         "bambi",
@@ -109,6 +115,7 @@ fitted <- if (!{groups}) glm(formula, family, rows) else
 print(summary(fitted))
 """,
         ".R",
+        chains=False,
     ),
     Peer(
         "rstanarm",
@@ -128,10 +135,11 @@ def rows(scale: str) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             table = folder / "pooled.csv"
-            study.write(folder).to_csv(table, index=False)
+            pooled = study.write(folder)
+            pooled.to_csv(table, index=False)
             yield from _of_library(study, folder)
             for peer in PEERS:
-                yield of_peer(study, peer, table)
+                yield of_peer(study, peer, table, len(pooled))
 
 
 def _of_library(study: Study, folder: Path) -> Iterator[Row]:
@@ -146,7 +154,7 @@ def _of_library(study: Study, folder: Path) -> Iterator[Row]:
         yield _row(f"{study.name}: consortia, {which} time", commands, kept)
 
 
-def of_peer(study: Study, peer: Peer, table: Path) -> Row:
+def of_peer(study: Study, peer: Peer, table: Path, count: int) -> Row:
     """The figure of another library, or why there is none."""
     what = f"{study.name}: {peer.name}, pooled rows"
     groups = "|" in study.formula
@@ -154,6 +162,8 @@ def of_peer(study: Study, peer: Peer, table: Path) -> Row:
         return Row(NAME, what, skipped="not installed")
     if groups and not peer.groups:
         return Row(NAME, what, skipped="it does not fit this model")
+    if peer.chains and count > SAMPLED:
+        return Row(NAME, what, skipped=f"not tried on more than {SAMPLED:,} rows")
     program = table.with_name(f"fit{peer.suffix}")  # a name that no library has
     program.write_text(
         peer.program.format(
@@ -166,7 +176,9 @@ def of_peer(study: Study, peer: Peer, table: Path) -> Row:
         )
     )
     command = [sys.executable if peer.suffix == ".py" else "Rscript", str(program)]
-    return _row(what, [["timeout", f"{HOURS}h", *command]], {})
+    row = _row(what, [["timeout", str(LIMIT), *command]], {})
+    ended = row.skipped.startswith("ended with 124:")
+    return replace(row, skipped=f"given up after {LIMIT} s") if ended else row
 
 
 def is_installed(peer: Peer) -> bool:

@@ -55,16 +55,20 @@ def test_a_library_that_is_not_there_or_fails_has_no_figure(ordinary, tmp_path: 
     table = tmp_path / "pooled.csv"
     pd.DataFrame({"y": [0, 1], "x": [0.5, 1.5]}).to_csv(table, index=False)
     study = ordinary.Study("two rows", None, "y ~ x", "bernoulli")
-    absent = ordinary.of_peer(study, ordinary.Peer("no_such_library", ""), table)
+    absent = ordinary.of_peer(study, ordinary.Peer("no_such_library", ""), table, 2)
     assert (absent.figure, absent.skipped) == (None, "not installed")
     failing = ordinary.of_peer(
-        study, ordinary.Peer("pandas", "raise SystemExit('{formula}')"), table
+        study, ordinary.Peer("pandas", "raise SystemExit('{formula}')"), table, 2
     )
     assert failing.figure is None
     assert failing.skipped == "ended with 1: y ~ x"
     mixed = study._replace(formula="y ~ x + (1 | site)")
-    alone = ordinary.of_peer(mixed, ordinary.Peer("pandas", "", groups=False), table)
+    alone = ordinary.of_peer(mixed, ordinary.Peer("pandas", "", groups=False), table, 2)
     assert alone.skipped == "it does not fit this model"
+    many = ordinary.of_peer(study, ordinary.Peer("pandas", ""), table, 100_001)
+    assert many.skipped == "not tried on more than 100,000 rows"
+    slow = ordinary.Peer("pandas", "raise SystemExit(124)")  # as `timeout` ends it
+    assert ordinary.of_peer(study, slow, table, 2).skipped == "given up after 300 s"
 
 
 def test_a_command_is_measured_with_all_processes_that_it_starts(ordinary) -> None:

@@ -48,8 +48,10 @@ def report(
 ) -> None:
     """Write a run's effects, verdict, figures and cost, or those of several, as one file."""
     with reported(quiet):
+        from consortia.diagnostics.figures.canvas import skip_docstrings
         from consortia.report.document import write_report
 
+        skip_docstrings()
         suffix = f".{kind or Kind.html}"
         target = output or runs[0] / (("report" if len(runs) == 1 else "comparison") + suffix)
         if kind is not None and target.suffix != suffix:

@@ -28,12 +28,12 @@ def printable(text: str, *, lines: bool = False, most: int | None = None) -> str
         text = f"{text[:most]} ..."
     if text.isprintable():
         return text
-    return "".join(
-        symbol
-        if symbol in kept or symbol in JOINERS or unicodedata.category(symbol) not in UNSEEN
-        else _code(symbol)
-        for symbol in text
-    )
+    codes = {
+        ord(symbol): _code(symbol)
+        for symbol in set(text).difference(kept, JOINERS)
+        if unicodedata.category(symbol) in UNSEEN
+    }
+    return text.translate(codes) if codes else text
 
 
 def is_printable(text: str) -> bool:

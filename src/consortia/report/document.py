@@ -234,11 +234,12 @@ def _participants(looked: Examined) -> list[Part]:
 
 
 def _parts(report: RunReport) -> list[Part]:
-    margins, why = effects.margins(report)
-    looked, response = examined(report), effects.response_of(report)
+    (margins, why), response = effects.margins(report), effects.response_of(report)
+    shown = _show_effects(report, margins, why, response)  # by the levels of the margins
+    looked = examined(report)  # which draws others
     return [
         *_participants(looked),
-        *_show_effects(report, margins, why, response),
+        *shown,
         *_show_sites(report),
         *_show_posterior(report, looked, response),
         *_show_fit(report, looked),

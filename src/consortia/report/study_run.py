@@ -196,13 +196,13 @@ def _keep_verification(directory: Path, check: Verification) -> None:
 
 
 def _figure_wanted(study: Study, skipped: list[str]) -> bool:
-    from consortia.diagnostics.figures.canvas import check_extra
+    from consortia.diagnostics.figures.canvas import skip_docstrings
 
     if not study.output.figure:
         skipped.append("figure: output.figure = false")
         return False
     try:
-        check_extra()
+        skip_docstrings()
     except MissingExtraError as error:
         skipped.append(f"figure: {error}")
         return False

@@ -7,6 +7,7 @@ import os
 import zipfile
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,8 +57,14 @@ def read_rows(path: Path, target: str, test_share: float | None, seed: int) -> F
 
 def names_of(files: list[str]) -> tuple[str, ...]:
     """Return the names of the sites with these files."""
+    return _names_of(tuple(files))
+
+
+@lru_cache(maxsize=8)
+def _names_of(files: tuple[str, ...]) -> tuple[str, ...]:
+    # kept: every site of a study asks, and of ten thousand sites that took minutes
     stems = tuple(Path(name).stem for name in files)
-    return stems if len(set(stems)) == len(stems) else tuple(files)
+    return stems if len(set(stems)) == len(stems) else files
 
 
 def site_of_file(names: Sequence[str], file: Path, site: str | None = None) -> str:

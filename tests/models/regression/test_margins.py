@@ -10,6 +10,7 @@ import pytest
 
 import consortia
 from consortia.errors import InputError
+from consortia.models.regression import margins
 from consortia.models.regression.margins import ALL, MarginalEffects
 from tests.refusals import refused
 
@@ -396,3 +397,45 @@ def test_levels_that_two_tables_need_are_drawn_once(monkeypatch: pytest.MonkeyPa
     one.by_site(others)
     one.by_site(others, seed=1)
     assert len(seeds) == len(set(seeds)) + len(ROWS) == 3 * len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("formula", "family", "options"),
+    [
+        ("died ~ age * crp + arm + (1 | site)", "bernoulli", {"integrate": True}),
+        ("count ~ log(crp) + arm", "poisson", {"weights": "beds"}),
+        ("grade ~ age + arm", "categorical", {}),
+        ("sick ~ age + crp", "binomial", {"trials": "n"}),
+    ],
+)
+def test_some_of_many_rows_say_how_an_effect_differs_between_draws(
+    formula: str, family: str, options: Any, monkeypatch: pytest.MonkeyPatch, x64: None
+) -> None:
+    # A site has 8 times as many rows as are drawn; draws have about the spread of a posterior.
+    tables = {"oslo": table(4000, 0), "lima": table(300, 1)}
+    one = consortia.regression(formula, tables, family=family, **options)
+    rng = np.random.default_rng(3)
+    raw = {
+        name: value + 0.05 * rng.normal(size=(1, 200, *value.shape[2:]))
+        for name, value in draws_of(one, 1).items()
+    }
+    every = one.marginal_effects(raw)
+    assert not any("draws" in note for note in every.notes)
+    monkeypatch.setattr(margins, "MANY", 500)
+    some = one.marginal_effects(raw)
+    assert any("500 in how" in note for note in some.notes)
+    apart = (some.draws - every.draws) / every.draws.std(axis=1, keepdims=True)
+    # measured: .11 and .011 of bernoulli's products, .05 and .01 of categorical, else less
+    assert np.sqrt((apart**2).mean(axis=1)).max() < 0.16
+    assert np.abs(apart.mean(axis=1)).max() < 0.02
+    assert np.abs(apart).max() > 0
+
+
+def test_many_rows_of_a_linear_effect_are_as_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, x64: None
+) -> None:
+    one = made("age + arm", "y", "gaussian")
+    raw = draws_of(one)
+    every = one.marginal_effects(raw).draws
+    monkeypatch.setattr(margins, "MANY", 3)
+    np.testing.assert_allclose(one.marginal_effects(raw).draws, every, rtol=1e-6)

@@ -14,7 +14,7 @@ products and centred columns follow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -41,6 +41,12 @@ SLOPE = "per unit"
 
 STEP, NEAR_ZERO = 1e-5, 1e-3
 """Step of a central difference, relative to a value; near 0, to the largest value."""
+
+
+MANY = 4096
+"""Rows of a site that say how an effect differs between draws. With 500 of 4,000 rows effects were
+off by up to .11 posterior sd, root mean square; with 8 times as many it should be a third of that,
+about the Monte Carlo error of 1,000 draws."""
 
 
 class Key(NamedTuple):
@@ -239,6 +245,16 @@ def averages_of(
     return effects, left
 
 
+def of_many(tables: Iterable[Table]) -> tuple[str, ...]:
+    """Return a sentence on sites that have more than `MANY` rows, if there are any."""
+    if all(rows_of(table) <= MANY for table in tables):
+        return ()
+    return (
+        f"where a site has more than {MANY:,} rows, all of them count at the posterior mean, and "
+        f"{MANY:,} in how the effect differs from there between draws",
+    )
+
+
 def left_out(left: Mapping[str, str], columns: Sequence[str]) -> tuple[str, ...]:
     """Return a sentence on each column without an effect.
 
@@ -285,7 +301,7 @@ def _site_averages(
         # the mean of a binomial row is of all its trials
         share = known / count
         parts = [
-            _averages(density, what, derivative, draws, given, share, others, first, second)
+            _averages(density, what, draws, _Moved(derivative, given, share, others, first, second))
             for others in fixed
         ]
         effects = np.stack(parts, axis=1) if times is not None else parts[0]
@@ -410,41 +426,93 @@ def number_of(level: str, kind: str) -> float:
         return np.nan
 
 
+class _Moved(NamedTuple):
+    """Rows of a site before and after a change, or with their derivative, and what each counts."""
+
+    derivative: bool
+    given: Rows
+    share: np.ndarray  # (rows,)
+    fixed: PyTree
+    first: PyTree
+    second: PyTree
+
+    def of(self, rows: np.ndarray, share: np.ndarray) -> _Moved:
+        """Return some of the rows, which count as they are to."""
+        stratum = None if self.given.stratum is None else self.given.stratum[rows]
+        given = self.given._replace(group=self.given.group[rows], stratum=stratum)
+        moved = (
+            {name: values[rows] if np.ndim(values) else values for name, values in part.items()}
+            for part in (self.fixed, self.first, self.second)
+        )
+        return _Moved(self.derivative, given, share, *moved)
+
+
 def _averages(
-    density: Density,
-    what: str,
-    derivative: bool,
-    params: Mapping[str, np.ndarray],
-    given: Rows,
-    share: np.ndarray,
-    fixed: PyTree,
-    first: PyTree,
-    second: PyTree,
+    density: Density, what: str, params: Mapping[str, np.ndarray], moved: _Moved
 ) -> np.ndarray:
-    """Return for each draw Σ_i share_i (the change of row i), (draws, ...)."""
-    parts = []
-    for part in blocks_of(len(given.levels), len(share)):
-        some = {name: values[part] for name, values in params.items()}
-        levels = given.levels[part][:, given.group]
-        if given.baseline is not None:
-            some[CUMULATIVE] = given.baseline[part, :, fixed["time"]][:, given.stratum]
+    """Return for each draw Σ_i share_i (the change of row i), (draws, ...).
 
-        def predictor(rows: PyTree, some: PyTree = some, levels: np.ndarray = levels) -> np.ndarray:
-            shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
-            shift = shift.reshape(*shift.shape, *[1] * len(density.lead))
-            return density.predictor(some, rows) + shift
+    Of many rows some are taken, evenly along their changes at the mean of the draws and the more
+    often the larger these are. What they are off by there is added: it hardly differs between
+    draws, which lie the nearer to each other the more rows there are.
+    """
+    if np.count_nonzero(moved.share) <= MANY:
+        return _over_rows(density, what, params, moved)
+    middle = {name: values.mean(axis=0)[None] for name, values in params.items()}
+    given = moved.given
+    baseline = None if given.baseline is None else given.baseline.mean(axis=0)[None]
+    there = given._replace(levels=given.levels.mean(axis=0)[None], baseline=baseline)
+    change = _by_row(density, what, middle, moved._replace(given=there), slice(None))[0]
+    along = np.where(moved.share > 0, change.reshape(len(change), -1).T, 0)
+    size = moved.share * np.abs(along).sum(axis=0)
+    if not np.isfinite(size.sum()):
+        return _over_rows(density, what, params, moved)
+    chance = moved.share / moved.share.sum() + size / (size.sum() or 1)
+    chance /= chance.sum()
+    order = np.argsort(along[-1])
+    ends = np.cumsum(chance[order])
+    taken = order[np.searchsorted(ends, ends[-1] * (np.arange(MANY) + 0.5) / MANY)]
+    some = moved.of(taken, moved.share[taken] / chance[taken] / MANY)
+    off = (along @ moved.share - along[:, taken] @ some.share).reshape(change.shape[1:])
+    return _over_rows(density, what, params, some) + off
 
-        def mean(eta: np.ndarray, rows: PyTree, some: PyTree = some) -> np.ndarray:
-            return outcome(density, what, some, {**rows, **fixed}, eta)
 
-        if derivative:  # second has the derivatives of the columns, of which η is a linear function
-            eta, along = predictor(first), predictor(second)
-            if density.intercept:
-                along = along - some["intercept"][:, None]
-            step = STEP / max(float(np.abs(along).max()), 1e-300)
-            change = mean(eta + step * along, first) - mean(eta - step * along, first)
-            change = change / (2 * step)
-        else:
-            change = mean(predictor(second), second) - mean(predictor(first), first)
-        parts.append(np.einsum("r,nr...->n...", share, change))
-    return np.concatenate(parts)
+def _over_rows(
+    density: Density, what: str, params: Mapping[str, np.ndarray], moved: _Moved
+) -> np.ndarray:
+    """Return the same by every row."""
+    share = moved.share
+    return np.concatenate(
+        [
+            np.einsum("r,nr...->n...", share, _by_row(density, what, params, moved, part))
+            for part in blocks_of(len(moved.given.levels), len(share))
+        ]
+    )
+
+
+def _by_row(
+    density: Density, what: str, params: Mapping[str, np.ndarray], moved: _Moved, part: slice
+) -> np.ndarray:
+    """Return the change of each row at some of the draws, (draws, rows, ...)."""
+    derivative, given, _, fixed, first, second = moved
+    some = {name: values[part] for name, values in params.items()}
+    levels = given.levels[part][:, given.group]
+    if given.baseline is not None:
+        some[CUMULATIVE] = given.baseline[part, :, fixed["time"]][:, given.stratum]
+
+    def predictor(rows: PyTree) -> np.ndarray:
+        shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
+        return density.predictor(some, rows) + shift.reshape(*shift.shape, *[1] * len(density.lead))
+
+    def mean(eta: np.ndarray, rows: PyTree) -> np.ndarray:
+        return outcome(density, what, some, {**rows, **fixed}, eta)
+
+    if not derivative:
+        return mean(predictor(second), second) - mean(predictor(first), first)
+    # second has the derivatives of the columns, of which η is a linear function
+    eta, along = predictor(first), predictor(second)
+    if density.intercept:
+        along = along - some["intercept"][:, None]
+    step = STEP / max(float(np.abs(along).max()), 1e-300)
+    change = mean(eta + step * along, first) - mean(eta - step * along, first)
+    return change / (2 * step)

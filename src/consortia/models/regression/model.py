@@ -56,6 +56,7 @@ from consortia.models.regression.margins import (
     in_order_of,
     jumps,
     left_out,
+    of_many,
     scale_of,
     summarised,
 )
@@ -775,7 +776,7 @@ class Regression:
             averages, unmoved = averages_of(self.density, parameters, rows, names, times)
             averaged.append(averages)
             left |= unmoved
-        notes += left_out(left, names)
+        notes += left_out(left, names) + of_many((self.tables if data is None else given).values())
         order = np.argsort(np.concatenate([which for _, which in parts]))
         return summarised(in_order_of(order, averaged, left), scale_of(spec, at), level, notes)
 
