@@ -36,6 +36,7 @@ BENCHMARKS = {
     "run-loop": "recording",
     "rounds": "rounds",
     "choosing": "choosing",
+    "choices": "choices",
     "first-call": "first_call",
     "cold-start": "cold_start",
     "effective": "effective",
