@@ -46,7 +46,7 @@ TARGETS: dict[str, tuple[Any, ...]] = {
     "tiny": (NOT_GAUSSIAN[4],),
 }
 METHODS = {
-    "full": ("fa_ld", "de_sgld", "de_sghmc", "decentralized_hmc", "dsgld", "fsgld"),
+    "full": ("fsgld", "decentralized_hmc", "de_sgld", "fa_ld", "dsgld"),
     "quick": ("de_sgld",),
     "tiny": ("de_sgld",),
 }
