@@ -388,7 +388,7 @@ def judge(
     return Verdict(findings, estimates=bool(run.record.get("sandwich")), approximate=biased)
 
 
-def pilot_fault(prediction: BiasPrediction, run: Evidence, *, settled: bool) -> Check | None:
+def pilot_fault(prediction: BiasPrediction, run: Evidence, settled: bool) -> Check | None:
     """Return the evidence of a short run from the mode against the settings, or None.
 
     A run that has not ``settled``, as an independent draw takes longer, has hardly left the mode.

@@ -150,8 +150,7 @@ def chosen(
         else:
             table = summary(tree, units="sampled")
             evidence = Evidence.of(tree, table)
-            settled = rounds >= choice.rounds_per_draw
-            check = pilot_fault(choice.prediction, evidence, settled=settled)
+            check = pilot_fault(choice.prediction, evidence, rounds >= choice.rounds_per_draw)
             if check is None:
                 return choice
             fault = f"{check.title} {check.value}"

@@ -293,14 +293,12 @@ def _starts(values: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
 
     Where there are few choices, which take no longer than a search, it is everywhere.
     """
-    if math.prod(map(len, values.values())) <= FEW:
-        yield from itertools.product(*(range(len(choices)) for choices in values.values()))
-        return
+    few = math.prod(map(len, values.values())) <= FEW
     kinds = [
-        range(len(choices)) if len(choices) == 2 else [len(choices) // 2 if n == 0 else 0]
+        range(len(choices)) if few or len(choices) == 2 else [len(choices) // 2 if n == 0 else 0]
         for n, choices in enumerate(values.values())
     ]
-    yield from itertools.product(*kinds)
+    return itertools.product(*kinds)
 
 
 def _neighbours(

@@ -31,14 +31,8 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.errors import InputError, wrong
 from consortia.surrogates import Gaussian
-from consortia.theory.affine import (
-    AffineMap,
-    Array,
-    Normal,
-    Recursion,
-    operator_radius,
-    spectral_radius,
-)
+from consortia.theory import affine
+from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
 from consortia.theory.arguments import (
     check_density,
     curvatures_of,
@@ -230,7 +224,7 @@ class TravellingRecursion(Recursion):
         """Spectral radius of X ↦ Σ_s f_s A_s^T X A_s^T'; below one there is a stationary law."""
         if not np.all(np.isfinite(self._visit.matrix)):
             return float("inf")
-        return operator_radius(self._carried, self.update.covariance.shape[1:])
+        return affine.operator_radius(self._carried, self.update.covariance.shape[1:])
 
     @property
     def stable(self) -> bool:
@@ -271,39 +265,31 @@ class TravellingRecursion(Recursion):
         if not np.all(np.isfinite(matrices)):
             raise InputError("a visit takes the chain beyond all numbers")
         if d <= MOST_DENSE:
-            system = np.eye(d * d) - self._second_moment_map
+            flat = matrices.reshape(-1, d * d)
+            image = ((self.shares * flat.T) @ flat).reshape(d, d, d, d).swapaxes(1, 2)
+            system = np.eye(d * d) - image.reshape(d * d, d * d)
             return np.linalg.solve(system, constant.ravel()).reshape(d, d)
         from scipy.sparse.linalg import LinearOperator, gmres
 
         average = self._average(matrices)
-        around = AffineMap(average, np.zeros(d), constant)
 
         def inverted(covariance: Array) -> Array:
-            return around._replace(covariance=covariance).stationary_covariance()
+            return AffineMap(average, np.zeros(d), covariance).stationary_covariance().ravel()
 
-        def image(flat: Array) -> Array:
+        def apart(flat: Array) -> Array:
             second = flat.reshape(d, d)
-            rest = self._carried(second) - average @ second @ average.T
-            return flat - inverted(rest).ravel()
+            return flat - inverted(self._carried(second) - average @ second @ average.T)
 
-        begin = inverted(constant).ravel()
-        system = LinearOperator((d * d, d * d), image, dtype=np.float64)
-        found, left = gmres(system, begin, x0=begin, rtol=SOLVED, restart=50, maxiter=4)
+        begin = inverted(constant)
+        operator = LinearOperator((d * d, d * d), apart, dtype=np.float64)
+        solution, left = gmres(operator, begin, x0=begin, rtol=SOLVED, restart=50, maxiter=4)
         if left:
             raise InputError("the covariance settles too slowly to be computed")
-        return np.asarray(found).reshape(d, d)
+        return np.asarray(solution).reshape(d, d)
 
     def _carried(self, second: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
         """Return Σ_s f_s A_s^T X A_s^T'."""
         return self._average(self._visit.matrix @ second @ self._visit.matrix.mT)
-
-    @cached_property
-    def _second_moment_map(self) -> Float[np.ndarray, "dd dd"]:
-        matrices = self._visit.matrix
-        d = matrices.shape[-1]
-        flat = matrices.reshape(-1, d * d)
-        product = (self.shares * flat.T) @ flat
-        return product.reshape(d, d, d, d).swapaxes(1, 2).reshape(d * d, d * d)
 
     @cached_property
     def _ends(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:

@@ -53,15 +53,14 @@ def draw_comparison(
         figure, axes = axes_of(*SIZE)
         axes.axvspan(SEEN, GOOD, color=RULE, alpha=0.18, linewidth=0)
         edges: dict[str, Any] = {"clip_on": False, "zorder": 3}  # marks at an edge are whole
-        # The names stand in the order of the curves.
-        dearest = sorted(curves, key=lambda curve: -min(curve.messages))
-        for curve, colour in zip(dearest, SERIES, strict=False):
-            line = _cheapest_at_edges(curve.biases, curve.messages)
-            axes.plot(*line, color=colour, label=curve.name, marker=".", **edges)
+        for curve, colour in zip(curves, SERIES, strict=False):
+            biases = np.clip(curve.biases, SEEN, MOST).tolist()
+            # Curves fall: at an edge the cheapest mark is left.
+            last = dict(zip(biases, curve.messages, strict=True))
+            axes.plot([*last], [*last.values()], ".-", color=colour, label=curve.name, **edges)
         for name, messages in exact.items():
             axes.axhline(messages, color=INK, linewidth=1, linestyle=(0, (4, 2)))
-            text = f" {name}:\n exact, {messages:,.0f}"
-            axes.text(MOST, messages, text, va="center", color=INK)
+            axes.text(MOST, messages, f" {name}:\n exact, {messages:,.0f}", va="center", color=INK)
         if study is not None:
             at = np.clip(study[0], SEEN, MOST), study[1]
             axes.plot(*at, "*", color=INK, markersize=11, label="this study", **edges)
@@ -76,13 +75,3 @@ def draw_comparison(
         axes.tick_params(colors=MUTED)
         axes.figure.legend(loc="outside lower center", ncols=4)
         return write_figure(figure, path)
-
-
-def _cheapest_at_edges(
-    biases: Sequence[float], messages: Sequence[float]
-) -> tuple[list[float], list[float]]:
-    """Return a curve of which one mark, the cheapest, is left at each edge of the picture."""
-    least: dict[float, float] = {}
-    for bias, cost in zip(np.clip(biases, SEEN, MOST).tolist(), messages, strict=True):
-        least[bias] = min(cost, least.get(bias, np.inf))
-    return list(least), list(least.values())
