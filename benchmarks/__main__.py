@@ -37,6 +37,7 @@ BENCHMARKS = {
     "rounds": "rounds",
     "choosing": "choosing",
     "choices": "choices",
+    "other-choices": "other_choices",
     "first-call": "first_call",
     "cold-start": "cold_start",
     "effective": "effective",

@@ -1,9 +1,8 @@
-"""What a draw costs with the settings that are chosen, beside the least of a grid.
+"""What a draw of `fa_hmc` costs with the settings that are chosen, beside the least of a grid.
 
 Of twenty-one posteriors, eleven of them not Gaussian, by the exact law on the Gaussian law at the
-mode. `fa_hmc` is compared by messages, also with one step a message (K = T = 1), the longest within
-the target, and where a posterior is not Gaussian the bias of its draws is measured. Of the other
-methods a row has the greatest ratio over all posteriors.
+mode and by messages; also with one step a message (K = T = 1), the longest within the target. Where
+a posterior is not Gaussian the bias of draws is measured.
 """
 
 from __future__ import annotations
@@ -45,16 +44,8 @@ TARGETS: dict[str, tuple[Any, ...]] = {
     "quick": (GAUSSIAN[3], NOT_GAUSSIAN[0]),
     "tiny": (NOT_GAUSSIAN[4],),
 }
-METHODS = {
-    "full": ("fsgld", "decentralized_hmc", "de_sgld", "fa_ld", "dsgld"),
-    "quick": ("de_sgld",),
-    "tiny": ("de_sgld",),
-}
 VALUES = (1, 2, 3, 5, 8), (1, 2, 4, 8, 16), (False, True), (None, "curvature")
 """K, T, de-biasing and mass matrix of the grid: 100 settings, with twelve step sizes each."""
-
-STEPS = 200
-"""Settings of another method, all steps together: each with some from a tenth of its longest."""
 
 SEVERAL = 4.0
 """Standard errors by which the bias of draws may be off."""
@@ -94,17 +85,6 @@ def rows(scale: str) -> Iterator[Row]:
         met / len(TARGETS[scale]),
         gate=Gate(">=", 0.95),
     )
-    for name in METHODS[scale]:
-        ratios, refused = [], []
-        for target in TARGETS[scale]:
-            if target in GAUSSIAN and target[3]:  # the noise is an argument of `fa_hmc`
-                continue
-            ratio = ratio_of(name, target)
-            (refused if ratio is None else ratios).append(ratio)
-        least, most = min(ratios), max(ratios)
-        detail = f"{len(refused)} posteriors refused" if refused else ""
-        what = f"chosen / least of {STEPS}, greatest: {name}"
-        yield Row(NAME, what, most, least, most, len(ratios), Gate("<=", 1.3), detail)
 
 
 def in_words(target: Any) -> str:
@@ -146,49 +126,6 @@ def compare(target: Any) -> Compared:
     return Compared(
         choice.rounds_per_draw, least, None if plain is None else plain.rounds_per_draw, met
     )
-
-
-def ratio_of(name: str, target: Any) -> float | None:
-    """The cost of a draw with a method's choice over the least of all its settings' values.
-
-    None where no settings can be chosen.
-    """
-    from contextlib import suppress
-    from dataclasses import replace
-
-    import consortia as c
-    from consortia.errors import InputError
-    from consortia.theory import settings, tuning
-    from consortia.theory.bias import known_law
-
-    there, aim = problem(target), tuning.BiasTarget()
-    on_ring = {"mixing": "ring"} if name.startswith("de") else {}
-    method = getattr(c, name)(**on_ring)
-    try:
-        choice = tuning.choose_step(there, method, aim, rounds=10**9, chains=4)
-    except InputError:
-        return None
-    aim = aim.halved() if choice.margin else aim
-
-    def cost(made: Any) -> float:
-        law = known_law(made, there)
-        if not law.stable or not aim.met(law, there.near):
-            return np.inf
-        spent = made.cost(there.near.sizes, there.near.mode.size)
-        return law.rounds_per_draw * law.tries * aim.price.of(spent, len(there.near.sizes))
-
-    values, least = settings.open_settings(method), np.inf
-    all_values = list(itertools.product(*values.values()))
-    for index in all_values:
-        with suppress(InputError):  # these settings have no law
-            filled = settings.with_settings(method, dict(zip(values, index, strict=True)), there)
-            longest = tuning.largest_step(there, filled, aim)
-            if longest is None:
-                continue
-            for part in np.geomspace(0.1, 1, STEPS // len(all_values)):
-                step = float(part * longest.step_size)
-                least = min(least, cost(replace(longest.method, step_size=step)))
-    return cost(choice.method) / least
 
 
 def bias_of_draws(target: Any, rounds: int) -> tuple[float, float, float]:

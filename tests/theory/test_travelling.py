@@ -302,6 +302,18 @@ def test_covariances_that_are_iterated_are_those_of_the_matrix(monkeypatch):
     np.testing.assert_allclose(found[1], found[0], rtol=1e-7)
 
 
+@pytest.mark.parametrize("most", [travelling.MOST_DENSE, 1])
+@pytest.mark.parametrize("d", [2, 9])
+@pytest.mark.parametrize("step", [1e3, 1e80, 1e150])
+def test_a_chain_beyond_all_numbers_is_unstable_and_no_error(monkeypatch, step, d, most):
+    """Also where a visit is finite and its square is not, with nine parameters by ARPACK."""
+    monkeypatch.setattr(travelling, "MOST_DENSE", most)
+    rng = np.random.default_rng(0)
+    means, precisions = rng.normal(size=(3, d)), rng.uniform(1, 2, (3, d))
+    law = travelling_law(means, precisions, step_size=step, local_steps=2, prior_precision=1.0)
+    assert not law.stable
+
+
 def test_surrogates_that_turn_the_drift_around_have_no_stationary_law():
     problem = random_problem() | {"gradient_noise": None}
     narrow = [Gaussian(m, v) for m, v in zip(problem["means"], (1e-4, 1.0, 1.0), strict=True)]
