@@ -36,6 +36,8 @@ BENCHMARKS = {
     "run-loop": "recording",
     "rounds": "rounds",
     "choosing": "choosing",
+    "choices": "choices",
+    "other-choices": "other_choices",
     "first-call": "first_call",
     "cold-start": "cold_start",
     "effective": "effective",

@@ -63,7 +63,7 @@ FEATURES = (
     ),
     Feature("run and store", ("run", "store"), 4899),
     Feature("report", ("report", "diagnostics/figures"), 3569),
-    Feature("theory", ("theory",), 4570),
+    Feature("theory", ("theory",), 4591),
 )
 
 

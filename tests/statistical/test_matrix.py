@@ -86,12 +86,12 @@ def _cell(name: str, posterior: str) -> dict[str, Any]:
 
 
 def refusal_is_true(text: str, method: Any, posterior: str) -> bool | None:
-    """Return True if every step is off, or too short for the rounds; None where that is not known.
+    """Return True if every step is off, or far too short; None where that is not known.
 
     A refusal that is about the posterior (no mode of a site's own, not near its Gaussian law) is
     not about the step.
     """
-    if "no step size of" not in text and "within the budget" not in text:
+    if "no step size of" not in text:
         return None
     problem = Problem(*unlike.posterior(posterior))
     steep = float(np.linalg.eigvalsh(problem.near.precision)[-1])

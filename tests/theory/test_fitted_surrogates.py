@@ -11,6 +11,7 @@ import pytest
 from statistical.unlike import posterior
 
 import consortia
+from benchmarks.choices import regression
 from consortia.oracles import travelling_law
 from consortia.surrogates import Gaussian, Recipe
 from consortia.theory import tuning
@@ -109,6 +110,20 @@ def test_settings_are_chosen_by_the_surrogates_that_will_be_fitted_where_they_ar
     after = json.loads(after) if isinstance(after, str) else after
     np.testing.assert_allclose(after["sd_ratio"], far.prediction.sd_ratio, rtol=2e-3)
     np.testing.assert_allclose(after["shift"], far.prediction.shift, atol=5e-3)
+
+
+@pytest.mark.predicted
+def test_in_many_parameters_chains_without_settings_start_where_surrogates_are_right():
+    """The first one at the mode, so that the forecast after the fit is that of the choice."""
+    model, rows = regression("logistic", 16, 5, 11, 0.2)
+    problem, target = Problem(model, rows, from_mode=True), tuning.BiasTarget()
+    choice = tuning.choose_step(problem, consortia.fsgld(), target, rounds=10**6, chains=2)
+    tree = consortia.sample(model, rows, consortia.fsgld(), rounds=200, chains=2, progress=False)
+    after = json.loads(tree.attrs["prediction"])
+    np.testing.assert_allclose(after["sd_ratio"], choice.prediction.sd_ratio, rtol=2e-3)
+    np.testing.assert_allclose(after["shift"], choice.prediction.shift, atol=5e-3)
+    far = law_of(choice.method, Problem(model, rows))  # with surrogates of the model's start
+    assert far.unsure or not far.stable or not target.met(far, problem.near)
 
 
 def test_likelihoods_that_leave_their_expansions_in_a_long_visit_have_no_forecast():

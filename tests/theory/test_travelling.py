@@ -14,6 +14,7 @@ from consortia.oracles import (
     travelling_law,
 )
 from consortia.surrogates import Gaussian
+from consortia.theory import travelling
 from consortia.theory.affine import AffineMap
 from consortia.theory.travelling import TravellingRecursion
 from experiments.fsgld.gaussian_mean import gradient_constants
@@ -277,6 +278,40 @@ def test_a_common_shift_of_everything_shifts_the_mean_alone():
     law, moved = travelling_law(**problem, **settings), travelling_law(**shifted, **settings)
     np.testing.assert_allclose(moved.stationary.mean - 1e6, law.stationary.mean, atol=1e-8)
     np.testing.assert_allclose(moved.stationary.covariance, law.stationary.covariance, rtol=1e-6)
+
+
+def test_covariances_that_are_iterated_are_those_of_the_matrix(monkeypatch):
+    """On both sides of the limit of stability, of symmetric maps and of others."""
+    settings: dict[str, Any] = {"local_steps": 5, "strength": 0.5}
+    laws = []
+    for most in (travelling.MOST_DENSE, 1):
+        monkeypatch.setattr(travelling, "MOST_DENSE", most)
+        made = [travelling_law(**random_problem(), step_size=h, **settings) for h in (0.01, 0.5)]
+        assert [law.stable for law in made] == [True, False]
+        laws.append(made[0].stationary)
+    np.testing.assert_allclose(laws[1].mean, laws[0].mean, rtol=1e-9)
+    np.testing.assert_allclose(laws[1].covariance, laws[0].covariance, rtol=1e-7)
+    rng = np.random.default_rng(2)
+    matrices = rng.normal(size=(3, 4, 4)) / 4
+    noise = np.broadcast_to(np.eye(4), (3, 4, 4))
+    found = []
+    for most in (20, 1):
+        monkeypatch.setattr(travelling, "MOST_DENSE", most)
+        maps = AffineMap(matrices, np.ones((3, 4)), noise)
+        found.append(TravellingRecursion(np.full(3, 1 / 3), maps, 1).stationary().full)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-7)
+
+
+@pytest.mark.parametrize("most", [travelling.MOST_DENSE, 1])
+@pytest.mark.parametrize("d", [2, 9])
+@pytest.mark.parametrize("step", [1e3, 1e80, 1e150])
+def test_a_chain_beyond_all_numbers_is_unstable_and_no_error(monkeypatch, step, d, most):
+    """Also where a visit is finite and its square is not, with nine parameters by ARPACK."""
+    monkeypatch.setattr(travelling, "MOST_DENSE", most)
+    rng = np.random.default_rng(0)
+    means, precisions = rng.normal(size=(3, d)), rng.uniform(1, 2, (3, d))
+    law = travelling_law(means, precisions, step_size=step, local_steps=2, prior_precision=1.0)
+    assert not law.stable
 
 
 def test_surrogates_that_turn_the_drift_around_have_no_stationary_law():

@@ -176,7 +176,9 @@ def compared(built: Built, chains: int, path: Path) -> list[str]:
             "federated_hmc sample it exactly."
         )
     problem, study = Problem(built.model, built.rows), None
-    curves, reasons = comparison.curves(problem, BiasTarget(), chains)
+    curves, reasons = comparison.curves(
+        Problem(built.model, built.rows, from_mode=True), BiasTarget(), chains
+    )
     exact = {
         "few_rounds": float(usual_messages(FewRounds(), Target(built.model, problem.start))),
         "federated_hmc": comparison.exact_messages(problem, chains),

@@ -388,9 +388,13 @@ def judge(
     return Verdict(findings, estimates=bool(run.record.get("sandwich")), approximate=biased)
 
 
-def pilot_fault(prediction: BiasPrediction, run: Evidence) -> Check | None:
-    """Return the evidence of a short run from the mode against the settings, or None."""
-    for check in (_finite(run), _as_predicted(run, prediction), _astray(run, prediction)):
+def pilot_fault(prediction: BiasPrediction, run: Evidence, settled: bool) -> Check | None:
+    """Return the evidence of a short run from the mode against the settings, or None.
+
+    A run that has not ``settled``, as an independent draw takes longer, has hardly left the mode.
+    """
+    judged = settled and not _far_from_gaussian(prediction)
+    for check in (_finite(run), (_as_predicted if judged else _astray)(run, prediction)):
         if check is not None and check.severity is Severity.BAD:
             return check
     return None
@@ -852,8 +856,8 @@ def _as_predicted(run: Evidence, prediction: BiasPrediction | None) -> Check | N
 
 
 def _astray(run: Evidence, prediction: BiasPrediction) -> Check | None:
-    """Find draws that ran far away, of a posterior for which the predicted law says little."""
-    if prediction.mean is None or prediction.sd is None or not _far_from_gaussian(prediction):
+    """Find draws that ran far away, where their spread is not judged by the predicted law."""
+    if prediction.mean is None or prediction.sd is None:
         return None
     rows = prediction.places(dict.fromkeys(name.partition("[")[0] for name in run.names))
     if len(rows) != len(run.names):

@@ -160,25 +160,24 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
 
     positions: Any = begin.positions
     judgements = engine.allgather(described, lambda: task.common(target, algorithm, positions))
-    problem: Problem | None = None
+    fresh = task.resumption is None or task.resumption.checkpoint is None
+    near = fresh and task.init is None and unchosen(task.algorithm)
+    problem = Problem(model, sites, first, engine, from_mode=near)
     prediction: BiasPrediction | None = None
     choice: Choice | None = None
     step_line: str | None = None
     if scaled:
         with doing("finding the scales", show=task.progress and engine.root):
-            problem = Problem(model, sites, first, engine)
             algorithm = with_scales(algorithm, problem)
     if unchosen(algorithm):
         aim = BiasTarget() if task.bias_target is None else task.bias_target
         with doing("choosing the step size", show=task.progress and engine.root):
-            problem = problem or Problem(model, sites, first, engine)
             choice = chosen(algorithm, problem, aim, task.request, _pilot(task))
         algorithm, prediction = choice.method, choice.prediction
         step_line = choice.line(aim)
-    fresh = task.resumption is None or task.resumption.checkpoint is None
-    if fresh and task.init is None and unchosen(task.algorithm):
-        problem = problem or Problem(model, sites, first, engine)
-        positions = starts_near_mode(problem, positions, task.request.seed)
+    if near:
+        fits = isinstance(algorithm, SurrogateBased) and algorithm.fits_surrogates
+        positions = starts_near_mode(problem, positions, task.request.seed, fits=fits)
         mode: Any = None if problem.too_large else problem.near.mode
         first = first if mode is None else target.unravel(mode)
     if to_choose:

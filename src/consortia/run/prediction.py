@@ -150,7 +150,7 @@ def chosen(
         else:
             table = summary(tree, units="sampled")
             evidence = Evidence.of(tree, table)
-            check = pilot_fault(choice.prediction, evidence)
+            check = pilot_fault(choice.prediction, evidence, rounds >= choice.rounds_per_draw)
             if check is None:
                 return choice
             fault = f"{check.title} {check.value}"
@@ -168,18 +168,20 @@ def chosen(
 
 
 def starts_near_mode(
-    problem: Problem, positions: Float[np.ndarray, "chains d"], seed: int
+    problem: Problem, positions: Float[np.ndarray, "chains d"], seed: int, *, fits: bool
 ) -> Float[np.ndarray, "chains d"]:
     """Return starts of chains from the posterior's Gaussian law, where their settings hold.
 
-    From afar a chain takes as long as it takes, and its way would be among its draws. Given ones
-    are returned where the posterior is too large to be expanded.
+    From afar a chain takes as long as it takes, and its way would be among its draws. The first is
+    the mode if sites ``fits`` surrogates there. Given ones are returned where the posterior is too
+    large to be expanded.
     """
     if problem.too_large is not None:
         return positions
     values, axes = np.linalg.eigh(problem.near.covariance)
     normal = np.random.default_rng(seed).normal(size=positions.shape)
     away = normal @ (axes * np.sqrt(np.maximum(values, 0))).T
+    away[:1] *= not fits
     return (problem.near.mode + away).astype(positions.dtype)
 
 

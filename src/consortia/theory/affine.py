@@ -106,8 +106,9 @@ def operator_radius(apply: Callable[[Array], Array], shape: tuple[int, ...]) -> 
     if size <= _MOST_DENSE:
         return spectral_radius(np.stack([image(unit) for unit in np.eye(size)]))
     start = np.broadcast_to(np.eye(shape[-1]), shape).ravel()
-    if not image(start).any():
-        return 0.0
+    first = image(start)
+    if not (first.any() and np.all(np.isfinite(first))):
+        return math.inf if first.any() else 0.0
     from scipy.sparse.linalg import LinearOperator, eigs
 
     operator = LinearOperator((size, size), image, dtype=np.float64)

@@ -145,6 +145,7 @@ class Problem:
         left: what the sites have sent already, see `consortia.theory.potentials.StoredPotentials`.
         corrections: what the surrogates come to that the sites have fitted, node axis first.
         participation: which sites take part in which round, bool (rounds, sites), where not all do.
+        from_mode: chains start near the mode, so that sites fit their surrogates there.
     """
 
     def __init__(
@@ -156,9 +157,10 @@ class Problem:
         left: Any = None,
         corrections: Correction | None = None,
         participation: np.ndarray | None = None,
+        from_mode: bool = False,
     ) -> None:
         self.model, self.sites, self._engine, self._left = model, sites, engine, left
-        self.corrections = corrections
+        self.corrections, self.from_mode = corrections, from_mode
         given = participation if engine is None else engine.participation
         self.participation = None if given is None or np.all(given) else np.asarray(given, bool)
         self.start = starting_parameters(model, init, 0, 1)[0]
@@ -621,7 +623,7 @@ def _travelling(method: DSGLD, problem: Problem) -> Law:
             if fitted is not None:
                 options["corrections"] = _around(fitted, near.mode)
             else:
-                options["corrections"] = _expansions_at_start(method, problem)
+                options["corrections"] = _expansions(method, problem)
             notes = (f"From the surrogates that the sites {'will fit' if fits else 'fitted'}.",)
             if not near.gaussian:
                 bent, unsure = _bent(method, problem, step)
@@ -669,29 +671,31 @@ def _expands(method: FSGLD) -> bool:
     )
 
 
-def _expansions_at_start(
+def _expansions(
     method: FSGLD, problem: Problem
 ) -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
     """Return corrections as `_around`, of the sites' expansions where the chains start.
 
     Raises:
-        InputError: the sites evaluate nothing there, or settings are compared in a few directions.
+        InputError: the sites evaluate nothing there, or it is not the mode and settings are
+            compared in a few directions.
     """
     start, near = problem.potentials.start, problem.near
-    if not problem.potentials.anywhere or near.mode.size != start.size:
-        raise InputError("of so many parameters the surrogates that the sites fit are not known")
-
-    def make() -> tuple[Float[np.ndarray, "S d"], Float[np.ndarray, "S d d"]]:
-        _, gradients, curvatures = problem.potentials.expansion(start)
-        values, axes = np.linalg.eigh(curvatures)
-        return gradients, (axes * np.maximum(values, 0)[:, None]) @ axes.mT
-
-    gradients, slopes = problem.once("start", make)
-    shares = method.site_weights(near.sizes)
-    constant = shares[:, None] * gradients.sum(axis=0) - gradients
-    slope = slopes - shares[:, None, None] * slopes.sum(axis=0)
-    away = near.mode - start
-    return constant - slope @ away, slope
+    shares = method.site_weights(near.sizes)[:, None]
+    gradients, curvatures, away = near.gradients, near.curvatures, np.zeros_like(near.mode)
+    if not problem.from_mode:
+        if not problem.potentials.anywhere or near.mode.size != start.size:
+            raise InputError("the surrogates that the sites fit at the start are not known")
+        _, gradients, curvatures = problem.once(
+            "start", lambda: problem.potentials.expansion(start)
+        )
+        units = near.units * np.ones_like(start)
+        gradients, curvatures = gradients * units, curvatures * np.outer(units, units)
+        away = near.mode - start / units
+    values, axes = np.linalg.eigh(curvatures)
+    slopes = (axes * np.maximum(values, 0)[:, None]) @ axes.mT
+    slopes = slopes - shares[:, None] * slopes.sum(axis=0)
+    return shares * gradients.sum(axis=0) - gradients - slopes @ away, slopes
 
 
 def _bent(method: FSGLD, problem: Problem, step: float) -> tuple[Float[np.ndarray, "S d d"], str]:
@@ -706,7 +710,7 @@ def _bent(method: FSGLD, problem: Problem, step: float) -> tuple[Float[np.ndarra
     if not problem.potentials.anywhere:
         return np.zeros_like(problem.near.curvatures), "the sites' likelihoods are not Gaussian"
     steps, shares = method.given("local_steps"), method.site_weights(problem.near.sizes)
-    residuals = problem.site_residuals
+    residuals = problem.site_residuals * problem.near.units
     apart = residuals / shares[:, None] - residuals.sum(axis=1, keepdims=True)
     squares = np.einsum("s,ksi,ksj->ij", shares, apart, apart) / len(residuals)
     added = math.inf  # where the likelihood is not finite over the posterior
@@ -734,13 +738,13 @@ def _around(
 def unfitted(method: Method, problem: Problem) -> bool:
     """Return True if a law takes surrogates as ideal that the sites are still to fit.
 
-    An anchored one with second derivatives is ideal where everything is Gaussian.
+    An anchored one with second derivatives is ideal where everything is Gaussian, and at the mode.
     """
     if not isinstance(method, FSGLD) or not method.corrects or problem.corrections is not None:
         return False
     if not isinstance(method.surrogate, Recipe):
         return False
-    return not (_expands(method) and problem.near.gaussian)
+    return not (_expands(method) and (problem.near.gaussian or problem.from_mode))
 
 
 def keeps_posterior(method: Method) -> bool:

@@ -49,7 +49,7 @@ def candidates(sites: int) -> dict[str, dict[str, Any]]:
 
 
 def curves(problem: Problem, target: BiasTarget, chains: int) -> tuple[list[Curve], dict[str, str]]:
-    """Return a curve of each method that has one, and by name why others have none.
+    """Return a curve of each method that has one, the dearest first, and why others have none.
 
     The settings of a method are those that are chosen for a target; its step is varied around the
     chosen one. With many parameters both happen in a few directions.
@@ -66,7 +66,7 @@ def curves(problem: Problem, target: BiasTarget, chains: int) -> tuple[list[Curv
                 drawn.append(_curve(name, there, method, target, chains))
         except InputError as error:
             reasons[name] = str(error).rstrip(".")
-    return drawn, reasons
+    return sorted(drawn, key=lambda curve: -min(curve.messages)), reasons
 
 
 def _curve(name: str, problem: Problem, method: Any, target: BiasTarget, chains: int) -> Curve:

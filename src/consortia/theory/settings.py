@@ -67,6 +67,9 @@ SHORTER = 0.8
 GAIN = 0.98
 """Share of the cost below which a move is an improvement, so that ties end the search."""
 
+FEW = 7
+"""Choices up to which all are compared: all that a single setting has."""
+
 SHOWN = 2
 """Settings, the cheapest in a few directions, that are compared in all of them."""
 
@@ -286,9 +289,13 @@ def compared(
 
 
 def _starts(values: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[int, ...]]:
-    """Yield where the search begins: every choice of two kinds, of numbers a middle one."""
+    """Yield where the search begins: every choice of two kinds, of numbers a middle one.
+
+    Where there are few choices, which take no longer than a search, it is everywhere.
+    """
+    few = math.prod(map(len, values.values())) <= FEW
     kinds = [
-        range(len(choices)) if len(choices) == 2 else [len(choices) // 2 if n == 0 else 0]
+        range(len(choices)) if few or len(choices) == 2 else [len(choices) // 2 if n == 0 else 0]
         for n, choices in enumerate(values.values())
     ]
     return itertools.product(*kinds)

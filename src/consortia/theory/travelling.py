@@ -31,6 +31,7 @@ from numpy.typing import ArrayLike
 from consortia.core import arguments
 from consortia.errors import InputError, wrong
 from consortia.surrogates import Gaussian
+from consortia.theory import affine
 from consortia.theory.affine import AffineMap, Array, Normal, Recursion, spectral_radius
 from consortia.theory.arguments import (
     check_density,
@@ -44,8 +45,12 @@ from consortia.theory.arguments import (
 from consortia.theory.estimates import minibatch_noise
 from consortia.theory.law import Law, Moments
 
-MOST_TRAVELLED = 40
-"""Parameters up to which the moments of a mixture of maps are computed, in seconds."""
+MOST_TRAVELLED, MOST_DENSE = 200, 20
+"""Parameters up to which the moments of a mixture of maps are computed, in half a second; and by
+the matrix of the map that it makes of covariances, which takes longer from 20 on."""
+
+SOLVED = 1e-9
+"""Relative error of covariances that are iterated."""
 
 
 def travelling_law(
@@ -217,7 +222,7 @@ class TravellingRecursion(Recursion):
     @cached_property
     def mean_square_radius(self) -> float:
         """Spectral radius of X ↦ Σ_s f_s A_s^T X A_s^T'; below one there is a stationary law."""
-        return spectral_radius(self._second_moment_map)
+        return affine.operator_radius(self._carried, self.update.covariance.shape[1:])
 
     @property
     def stable(self) -> bool:
@@ -239,23 +244,48 @@ class TravellingRecursion(Recursion):
         The map takes covariances to covariances: it has one where its radius is below one, and
         only there. Its eigenvalues take ten times as long.
         """
-        image = self._second_moment_map
-        d = self.update.offset.shape[-1]
-        if not np.all(np.isfinite(image)):
-            return False
         try:
-            solution = np.linalg.solve(np.eye(d * d) - image, np.eye(d).ravel()).reshape(d, d)
-        except np.linalg.LinAlgError:
+            solution = self._solved(np.eye(self.update.offset.shape[-1]))
+            return bool(np.linalg.eigvalsh((solution + solution.T) / 2)[0] > 0)
+        except (np.linalg.LinAlgError, InputError):  # also of numbers that are not finite
             return False
-        return bool(np.linalg.eigvalsh((solution + solution.T) / 2)[0] > 0)
 
-    @cached_property
-    def _second_moment_map(self) -> Float[np.ndarray, "dd dd"]:
-        matrices = self._visit.matrix
-        d = matrices.shape[-1]
-        flat = matrices.reshape(-1, d * d)
-        product = (self.shares * flat.T) @ flat
-        return product.reshape(d, d, d, d).swapaxes(1, 2).reshape(d * d, d * d)
+    def _solved(self, constant: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+        """Return the X of X − Σ_s f_s A_s^T X A_s^T' = constant.
+
+        With many parameters the part of the average map is inverted, and the small rest, that of
+        what the sites differ by, is iterated.
+
+        Raises:
+            InputError: the iteration does not settle.
+        """
+        matrices, d = self._visit.matrix, len(constant)
+        if d <= MOST_DENSE:
+            flat = matrices.reshape(-1, d * d)
+            image = ((self.shares * flat.T) @ flat).reshape(d, d, d, d).swapaxes(1, 2)
+            system = np.eye(d * d) - image.reshape(d * d, d * d)
+            return np.linalg.solve(system, constant.ravel()).reshape(d, d)
+        from scipy.sparse.linalg import LinearOperator, gmres
+
+        average = self._average(matrices)
+
+        def inverted(covariance: Array) -> Array:
+            return AffineMap(average, np.zeros(d), covariance).stationary_covariance().ravel()
+
+        def apart(flat: Array) -> Array:
+            second = flat.reshape(d, d)
+            return flat - inverted(self._carried(second) - average @ second @ average.T)
+
+        begin = inverted(constant)
+        operator = LinearOperator((d * d, d * d), apart, dtype=np.float64)
+        solution, left = gmres(operator, begin, x0=begin, rtol=SOLVED, restart=50, maxiter=4)
+        if left:
+            raise InputError("the covariance settles too slowly to be computed")
+        return np.asarray(solution).reshape(d, d)
+
+    def _carried(self, second: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
+        """Return Σ_s f_s A_s^T X A_s^T'."""
+        return self._average(self._visit.matrix @ second @ self._visit.matrix.mT)
 
     @cached_property
     def _ends(self) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
@@ -266,8 +296,7 @@ class TravellingRecursion(Recursion):
         d = visit.offset.shape[-1]
         mean = np.linalg.solve(np.eye(d) - self._average(visit.matrix), self._average(visit.offset))
         _, constant = visit.second_moments(mean, np.zeros((d, d)))
-        system = np.eye(d * d) - self._second_moment_map
-        second = np.linalg.solve(system, self._average(constant).ravel()).reshape(d, d)
+        second = self._solved(self._average(constant))
         return mean, (second + second.T) / 2
 
     def stationary(self) -> Normal:

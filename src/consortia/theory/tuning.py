@@ -21,7 +21,7 @@ from consortia.core import arguments
 from consortia.core.contract import Method, SurrogateBased
 from consortia.diagnostics.prediction import BiasPrediction
 from consortia.diagnostics.verdict import K_HAT
-from consortia.errors import InputError
+from consortia.errors import InputError, warn
 from consortia.runtime.threads import one_thread
 from consortia.theory.bias import Problem, errors_of, known_law, prediction_by
 from consortia.theory.expansion import Expansion
@@ -51,8 +51,8 @@ MINIBATCHES = (
 )
 
 LEAST_DRAWS = 100.0
-"""Effective draws that a run must be worth, all chains together: a Monte Carlo error of the means
-of a tenth of a posterior standard deviation."""
+"""Effective draws, all chains together, below which a run is called too short: with so many the
+means have a Monte Carlo error of a tenth of a posterior standard deviation."""
 
 ALTERNATIVES: tuple[tuple[str, Any], ...] = (
     ("debias", True),
@@ -185,9 +185,9 @@ def choose_step(
         chains: of the run.
 
     Raises:
-        InputError: nothing is predicted for the method or the posterior; no step meets the target,
-            or the largest that does is too short for so many rounds. The message says which other
-            arguments would do.
+        InputError: nothing is predicted for the method or the posterior, or no step meets the
+            target. The message says which other arguments would do, and so does the warning of a
+            step that is too short for so many rounds.
     """
     try:
         margin = _margin(problem, method)
@@ -214,12 +214,15 @@ def choose_step(
     draws = rounds * chains / choice.rounds_per_draw
     if draws < LEAST_DRAWS:
         needed = math.ceil(LEAST_DRAWS * choice.rounds_per_draw / chains)
-        raise InputError(
-            f"no step size within the budget can: with {choice.step_size:.3g}, the largest of "
-            f"{method.name} within {within}, {rounds:,} rounds of {chains} chains are worth "
-            f"{draws:.0f} independent draws in the slowest direction; {needed:,} rounds would make "
-            f"{LEAST_DRAWS:.0f}. {_advice(problem, method, kept, rounds, chains)}"
-        ).at("step_size")
+        text = (
+            f"{rounds:,} rounds of {chains} chains are too few: with step_size "
+            f"{choice.step_size:.3g} {method.name} makes {draws:.1f} independent draws in the "
+            "slowest direction. "
+            f"{needed:,} rounds would make {LEAST_DRAWS:.0f}; a stored run can be resumed."
+        )
+        # What is open already has been compared.
+        other = "" if open_settings(method) else _advice(problem, method, kept, rounds, chains)
+        warn(f"{text} {other}".rstrip())
     return replace(choice, margin=margin)
 
 

@@ -54,12 +54,13 @@ def draw_comparison(
         axes.axvspan(SEEN, GOOD, color=RULE, alpha=0.18, linewidth=0)
         edges: dict[str, Any] = {"clip_on": False, "zorder": 3}  # marks at an edge are whole
         for curve, colour in zip(curves, SERIES, strict=False):
-            biases = np.clip(curve.biases, SEEN, MOST)
-            axes.plot(biases, curve.messages, color=colour, label=curve.name, marker=".", **edges)
+            biases = np.clip(curve.biases, SEEN, MOST).tolist()
+            # Curves fall: at an edge the cheapest mark is left.
+            last = dict(zip(biases, curve.messages, strict=True))
+            axes.plot([*last], [*last.values()], ".-", color=colour, label=curve.name, **edges)
         for name, messages in exact.items():
             axes.axhline(messages, color=INK, linewidth=1, linestyle=(0, (4, 2)))
-            text = f" {name}:\n exact, {messages:,.0f}"
-            axes.text(MOST, messages, text, va="center", color=INK)
+            axes.text(MOST, messages, f" {name}:\n exact, {messages:,.0f}", va="center", color=INK)
         if study is not None:
             at = np.clip(study[0], SEEN, MOST), study[1]
             axes.plot(*at, "*", color=INK, markersize=11, label="this study", **edges)
