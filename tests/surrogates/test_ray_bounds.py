@@ -140,6 +140,16 @@ def test_where_both_tails_are_lacking_there_is_a_way_to_each() -> None:
     np.testing.assert_allclose(ways, [[1.0, -1.55], [1.0, 1.55]], atol=0.1)
 
 
+@pytest.mark.parametrize(("ratio", "share"), [(1.1, 0), (2.0, np.exp(-2)), (4.0, 1), (50.0, 1)])
+def test_mass_is_missed_in_proportion_to_what_a_proposal_there_weighs(
+    ratio: float, share: float
+) -> None:
+    line = Line(np.array([1.0, 0.0]), np.linspace(-6, 6, 1201))
+    profile = Profile(line, line.steps**2 / 2)
+    mass, _ = profile.missed(np.where(line.steps > 2, ratio, 0.0))
+    assert mass == pytest.approx(share * stats.norm.sf(2), rel=0.02)
+
+
 @pytest.mark.parametrize(("bend", "bound"), [(0.0, MOST_MISSED), (0.8, MOST_MISSED_BENT)])
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 def test_more_may_be_lacking_along_a_parabola(bend: float, bound: float, factor: float) -> None:

@@ -55,6 +55,10 @@ reach, and places as shares of it."""
 UNCOVERED = 1.2
 """log π/q above which a proposal does not cover a place: its draws would stay there for long."""
 
+UNSEEN = 4.0
+"""log π/q from which all mass of a place counts as missed; below it in proportion to π/q, as does
+the variance of what proposals tell of that mass: with 4,000 of them it is off by .004 at most."""
+
 OF_NOISE = 2.0
 """Standard deviations of the sites' noise by which a ratio is lower before it counts."""
 
@@ -167,11 +171,11 @@ class Profile(NamedTuple):
     ) -> tuple[float, list[Float[np.ndarray, " d"]]]:
         """Return the share of the mass where log π/q is above `UNCOVERED`, and the ways to it.
 
-        Of a straight line there is one, of a parabola one for each side that has a part of it.
+        Up to `UNSEEN` a place counts in proportion to π/q. Of a straight line there is one, of a parabola one for each side that has a part of it.
         """
         grid, mass = self._masses()
-        missed = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700)) > UNCOVERED
-        lost = mass * missed
+        ratio = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700))
+        lost = mass * (ratio > UNCOVERED) * np.exp(np.minimum(ratio - UNSEEN, 0))
         if not self.line.bent:
             return float(lost.sum() / mass.sum()), [self.line.direction]
         ways = []
