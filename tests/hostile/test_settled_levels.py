@@ -173,7 +173,7 @@ def mode_at(target: Target, rows: dict[str, np.ndarray], start: np.ndarray) -> n
     own = target.host_site(rows, 60, 0.5)
     mode = newton(own.pieces, start).position
     for _ in range(4):
-        _, gradient, precision = own.pieces(mode)
+        _, [gradient], [precision] = own.derivatives(mode[None])
         mode = mode - np.linalg.solve(precision, gradient)
     return mode
 
@@ -186,7 +186,7 @@ def test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinate
     measure, d = measure_of(target, rows, tmp_path), target.dimension
     reference, upper = np.array([40.0, -30.0, 20.0]), np.triu_indices(3)
     mode = mode_at(target, rows, np.zeros(d))
-    precision = target.host_site(rows, 60, 0.5).pieces(mode)[2]
+    precision = target.host_site(rows, 60, 0.5).derivatives(mode[None]).matrices[0]
     answer = {"precisions": precision[upper][None], "pulls": (precision @ (mode - reference))[None]}
     answer = {name: np.repeat(values, 2, axis=0) for name, values in answer.items()}
     turn = np.array([[1.0, 0.5, 0.0], [0.0, 2.0, 0.0], [0.3, 0.0, 1.0]])
@@ -196,7 +196,7 @@ def test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinate
     (revealed,) = revealed_by_fits(target, arrays, answer, turned)
 
     def leaving(at: dict[str, np.ndarray]) -> np.ndarray:
-        there = target.host_site(at, 60, 0.5).pieces(mode)[2]
+        there = target.host_site(at, 60, 0.5).derivatives(mode[None]).matrices[0]
         return np.concatenate(
             [turn @ precision @ mode_at(target, at, mode), -(turn @ there @ turn.T)[upper]]
         )
@@ -224,7 +224,7 @@ def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
     mode = mode_of(rows)
 
     def fit(at: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        precision = target.host_site(at, 60, 0.5).pieces(mode)[2]
+        precision = target.host_site(at, 60, 0.5).derivatives(mode[None]).matrices[0]
         return precision, precision @ (mode_of(at) - reference)
 
     between = target.group_sds(reference[None])[0] ** 2 / 0.5

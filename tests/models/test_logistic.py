@@ -133,7 +133,7 @@ def test_numpy_evaluates_a_site_as_the_compiled_model_does(
     slopes = jax.vmap(jax.grad(potential))(points)
     assert_allclose(site.gradients(points)[1:], slopes[1:], rtol=1e-7, atol=1e-7)
     curved = jax.hessian(potential)(points[1])
-    assert_allclose(site.hessians(points[1:2])[0], curved, rtol=1e-5, atol=1e-5)
+    assert_allclose(site.derivatives(points[1:2]).matrices[0], curved, rtol=1e-5, atol=1e-5)
     alone = jax.vmap(lambda at: model.log_likelihood(target.unravel(at), held)[1:3])(points)
     assert_allclose(host_rows(model, target, held, points)[:, 1:3], alone, rtol=1e-12, atol=1e-13)
 

@@ -61,8 +61,13 @@ class SiteLikelihood(Protocol):
 
     way: str
 
-    def values(self, params: Params, nodes: int | None) -> Float[np.ndarray, " K"]:
-        """Return log L; ``nodes`` are of the rule of quadrature, the model's own when None."""
+    def values(
+        self, params: Params, nodes: int | None, *, single: bool = False
+    ) -> Float[np.ndarray, " K"]:
+        """Return log L; ``nodes`` are of the rule of quadrature, the model's own when None.
+
+        With ``single`` rows may be evaluated in single precision: no difference is taken of it.
+        """
 
     def slopes(self, params: Params, nodes: int | None) -> dict[str, np.ndarray]:
         """Return the gradient by those parameters of which η is a linear function, by name."""
@@ -173,31 +178,68 @@ class Flat:
         steps = self.steps[which].reshape(-1, *[1] * (high.ndim - 1))
         return (high - low) / (2 * steps)
 
-    def completed(
+    @np.errstate(all="ignore")
+    def gradients(
         self,
-        slopes: Mapping[str, np.ndarray],
+        slopes: Callable[[Params], Mapping[str, np.ndarray]],
         function: Callable[[np.ndarray], np.ndarray],
         positions: Float[np.ndarray, "K d"],
     ) -> Float[np.ndarray, "K d"]:
         """Return a function's gradient: its slopes by some names, differences by the others."""
-        gradient = np.empty((len(positions), self.dimension))
-        rest = np.ones(self.dimension, bool)
+        gradients, rest = self._placed(slopes(self.params(positions)), len(positions))
+        if rest.any():
+            which = np.flatnonzero(rest)
+            gradients[:, which] = self.differences(function, positions, which).T
+        return gradients
+
+    def _placed(
+        self, slopes: Mapping[str, np.ndarray], count: int
+    ) -> tuple[Float[np.ndarray, "n d"], np.ndarray]:
+        """Return slopes at flat positions, 0 by other coordinates, and which these are."""
+        gradients, rest = np.zeros((count, self.dimension)), np.ones(self.dimension, bool)
         for name, values in slopes.items():
             columns, _ = self.places[name]
-            gradient[:, columns] = values.reshape(len(positions), -1)
+            gradients[:, columns] = values.reshape(count, -1)
             rest[columns] = False
-        which = np.flatnonzero(rest)
-        if len(which):
-            gradient[:, which] = self.differences(function, positions, which).T
-        return gradient
+        return gradients, rest
 
-    def hessian(
-        self, gradient: Callable[[np.ndarray], np.ndarray], positions: Float[np.ndarray, "K d"]
-    ) -> Float[np.ndarray, "K d d"]:
-        """Return symmetric differences of a gradient."""
-        lines = self.differences(gradient, positions, np.arange(self.dimension))
-        matrix = np.moveaxis(lines, 0, 1)
-        return (matrix + np.swapaxes(matrix, 1, 2)) / 2
+    @np.errstate(all="ignore")  # far out values may be infinite: the derivatives are NaN
+    def derivatives(
+        self,
+        slopes: Callable[[Params], Mapping[str, np.ndarray]],
+        function: Callable[[np.ndarray], np.ndarray],
+        positions: Float[np.ndarray, "K d"],
+    ) -> Derivatives:
+        """Return a function and its derivatives, from one evaluation of its slopes and one of it.
+
+        The slopes are differenced in every coordinate. The other coordinates have values alone,
+        whose differences are differenced in these coordinates only: the matrix is symmetric.
+        """
+        count, d = positions.shape
+        moved = self.moved(positions, np.arange(d)).reshape(2 * d, count, d)
+        at = np.concatenate([np.asarray(positions, np.float64)[None], moved])
+        gradients, rest = self._placed(slopes(self.params(at.reshape(-1, d))), at[..., 0].size)
+        gradients = gradients.reshape(at.shape)
+        which = np.flatnonzero(rest)
+        some = np.concatenate([[0], 1 + which, 1 + d + which])
+        apart = self.moved(at[some].reshape(-1, d), which)
+        values = function(np.concatenate([at[0], apart.reshape(-1, d)]))
+        high, low = values[count:].reshape(2, len(which), len(some), count)
+        differences = (high - low) / (2 * self.steps[which, None, None])
+        gradients[np.ix_(some, np.arange(count), which)] = np.moveaxis(differences, 0, -1)
+        high, low = gradients[1:].reshape(2, d, count, d)
+        lines = np.moveaxis((high - low) / (2 * self.steps[:, None, None]), 0, 1)
+        lines = np.where(~rest[:, None] & rest, np.swapaxes(lines, 1, 2), lines)
+        matrices = (lines + np.swapaxes(lines, 1, 2)) / 2
+        return Derivatives(values[:count], gradients[0], matrices)
+
+
+class Derivatives(NamedTuple):
+    """A function of (K, d) and its derivatives."""
+
+    values: Float[np.ndarray, " K"]
+    gradients: Float[np.ndarray, "K d"]
+    matrices: Float[np.ndarray, "K d d"]
 
 
 class HostPrior:
@@ -225,13 +267,11 @@ class HostPrior:
 
     def gradients(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
         """Return ∇ log p(θ)."""
-        with np.errstate(all="ignore"):
-            slopes = self._slopes(self._flat.params(positions))
-        return self._flat.completed(slopes, self.values, positions)
+        return self._flat.gradients(self._slopes, self.values, positions)
 
-    def hessians(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d d"]:
-        """Return ∇² log p(θ)."""
-        return self._flat.hessian(self.gradients, positions)
+    def derivatives(self, positions: Float[np.ndarray, "K d"]) -> Derivatives:
+        """Return log p(θ) and its derivatives."""
+        return self._flat.derivatives(self._slopes, self.values, positions)
 
 
 class HostSite:
@@ -261,46 +301,45 @@ class HostSite:
         return self._flat.dimension
 
     def potentials(
-        self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
+        self,
+        positions: Float[np.ndarray, "K d"],
+        nodes: int | None = None,
+        *,
+        single: bool = False,
     ) -> Float[np.ndarray, " K"]:
-        """Return U_c(θ)."""
-        values = self._log_likelihoods(positions, nodes)
+        """Return U_c(θ); with ``single`` up to the error of rows in single precision."""
+        with np.errstate(all="ignore"):
+            values = self._likelihood.values(self._flat.params(positions), nodes, single=single)
         return -values - self.share * self._prior.values(positions)
 
-    def _log_likelihoods(self, positions: np.ndarray, nodes: int | None) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return self._likelihood.values(self._flat.params(positions), nodes)
+    def _functions(self, nodes: int | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return the slopes of log L at parameters, and log L at positions."""
+        of, params = self._likelihood, self._flat.params
+        return lambda given: of.slopes(given, nodes), lambda at: of.values(params(at), nodes)
 
     def gradients(
         self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
     ) -> Float[np.ndarray, "K d"]:
         """Return ∇U_c(θ)."""
-        with np.errstate(all="ignore"):
-            slopes = self._likelihood.slopes(self._flat.params(positions), nodes)
-
-        def values_at(moved: np.ndarray) -> np.ndarray:
-            return self._log_likelihoods(moved, nodes)
-
-        gradients = self._flat.completed(slopes, values_at, positions)
+        gradients = self._flat.gradients(*self._functions(nodes), positions)
         return -gradients - self.share * self._prior.gradients(positions)
 
-    def hessians(
+    def derivatives(
         self, positions: Float[np.ndarray, "K d"], nodes: int | None = None
-    ) -> Float[np.ndarray, "K d d"]:
-        """Return ∇²U_c(θ)."""
-        return self._flat.hessian(lambda at: self.gradients(at, nodes), positions)
+    ) -> Derivatives:
+        """Return U_c(θ) and its derivatives."""
+        likelihood = self._flat.derivatives(*self._functions(nodes), positions)
+        prior = self._prior.derivatives(positions)
+        return Derivatives(
+            *(-of - self.share * by for of, by in zip(likelihood, prior, strict=True))
+        )
 
     def pieces(
         self, position: Float[np.ndarray, " d"], nodes: int | None = None
     ) -> tuple[float, Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
-        """Compute U_c, ∇U_c and ∇²U_c at one position, all gradients in one evaluation."""
-        every = np.arange(self.dimension)
-        moved = self._flat.moved(position[None], every).reshape(-1, self.dimension)
-        gradients = self.gradients(np.concatenate([position[None], moved]), nodes)
-        high, low = gradients[1:].reshape(2, self.dimension, self.dimension)
-        lines = (high - low) / (2 * self._flat.steps[:, None])
-        value = float(self.potentials(position[None], nodes)[0])
-        return value, gradients[0], (lines + lines.T) / 2
+        """Return U_c, ∇U_c and ∇²U_c at one position."""
+        values, gradients, matrices = self.derivatives(position[None], nodes)
+        return float(values[0]), gradients[0], matrices[0]
 
     def errors(
         self, positions: Float[np.ndarray, "K d"], nodes: tuple[int, ...]

@@ -122,7 +122,7 @@ class Target:
     def prior_hessian(self, point: np.ndarray) -> np.ndarray:
         """Return ∇² log p(θ), (d, d); nothing is compiled."""
         if self._prior is not None:
-            return self._prior.hessians(np.asarray(point)[None])[0]
+            return self._prior.derivatives(np.asarray(point)[None]).matrices[0]
         return np.asarray(jax.hessian(self.log_prior)(jnp.asarray(point, self.dtype)), np.float64)
 
     def group_sds(self, points: np.ndarray) -> np.ndarray:

@@ -34,7 +34,7 @@ def mode_and_covariance(made: Any) -> tuple[np.ndarray, np.ndarray]:
     at = np.zeros(sites[0].dimension)
     for _ in range(12):
         gradient = sum(site.gradients(at[None])[0] for site in sites)
-        curvature = sum(site.hessians(at[None])[0] for site in sites)
+        curvature = sum(site.derivatives(at[None]).matrices[0] for site in sites)
         at = at - np.linalg.solve(curvature, gradient)
     covariance = np.linalg.inv(curvature)
     if made.model.sandwich is not None:

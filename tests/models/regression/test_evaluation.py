@@ -181,7 +181,24 @@ def test_gradients_and_curvatures_of_a_site_are_those_of_jax(
     matrices = np.asarray(jax.jit(jax.vmap(jax.hessian(potential)))(jnp.asarray(flat)))
     if not target.model.by_site:  # second derivatives of a rule with held nodes are others
         bound = 1e-4 * np.abs(matrices).max()
-        np.testing.assert_allclose(site.hessians(flat), matrices, atol=bound)
+        np.testing.assert_allclose(site.derivatives(flat).matrices, matrices, atol=bound)
+
+
+@pytest.mark.parametrize("terms", ["x + (1 + x | site)", "x + (1 | site:ward)"])
+def test_no_difference_is_taken_of_rows_in_single_precision(
+    terms: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regression = made("bernoulli", terms, weights=None)
+    _, flat = points(regression, 3)
+    target, rows = Target(regression.model, regression.model.init), regression.sites.site(0)
+    site = target.host_site(rows, len(rows["y"]), 0.5)
+    few = site.derivatives(flat)
+    monkeypatch.setattr(evaluation, "FEW_VALUES", 0)
+    many = site.derivatives(flat)
+    for each, same in zip(many, few, strict=True):
+        np.testing.assert_array_equal(each, same)
+    rounded = site.potentials(flat, single=True) - few.values
+    assert 0 < np.abs(rounded).max() < 1e-4
 
 
 @pytest.mark.parametrize("family", [name for name, one in FAMILIES.items() if one.slopes])
@@ -284,8 +301,8 @@ def test_levels_of_a_gaussian_response_are_integrated_out_without_a_rule(group: 
     def values_at(moved: np.ndarray) -> np.ndarray:
         return site.values(flat.params(moved), 3)
 
-    given = flat.completed(site.slopes(params, 3), values_at, positions)
-    differences = flat.completed({}, values_at, positions)
+    given = flat.gradients(lambda at: site.slopes(at, 3), values_at, positions)
+    differences = flat.gradients(lambda at: {}, values_at, positions)
     np.testing.assert_allclose(given, differences, rtol=1e-5, atol=1e-4)
 
 

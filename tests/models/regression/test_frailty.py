@@ -74,7 +74,7 @@ def most_likely(one: Any) -> tuple[np.ndarray, np.ndarray, float]:
     at = np.concatenate([np.ravel(one.density.start[name]) for name in sorted(one.density.start)])
     for _ in range(40):
         gradient = sum(site.gradients(at[None])[0] for site in sites)
-        curvature = sum(site.hessians(at[None])[0] for site in sites)
+        curvature = sum(site.derivatives(at[None]).matrices[0] for site in sites)
         values, vectors = np.linalg.eigh(curvature)
         step = vectors @ (vectors.T @ gradient / np.maximum(np.abs(values), 1e-3))
         at = at - step / max(1.0, np.abs(step).max())

@@ -169,18 +169,18 @@ def _host_log_densities(target: Target, given: Arrays, site: HostSite) -> Arrays
         compared = rules.measured(rules.default if nodes is None else nodes)
         errors["errors"] = site.errors(given["measured"], compared)
     places = np.concatenate([given["reference"][None], given["points"]])
-    base, *there = site.potentials(places, nodes)
+    base, *there = site.potentials(places, nodes, single=True)
     return {"potentials": np.array(there) - base, "height": np.array([base, 0.0]), **errors}
 
 
 def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
     nodes, points = _nodes(target, given), given["points"]
     upper = np.triu_indices(target.dimension)
-    base, *there = site.potentials(np.concatenate([given["reference"][None], points]), nodes)
+    potentials, gradients, matrices = site.derivatives(points, nodes)
     return {
-        "potentials": np.array(there) - base,
-        "gradients": site.gradients(points, nodes),
-        "curvatures": site.hessians(points, nodes)[:, *upper],
+        "potentials": potentials - site.potentials(given["reference"][None], nodes),
+        "gradients": gradients,
+        "curvatures": matrices[:, *upper],
     }
 
 

@@ -273,10 +273,9 @@ def in_single(density: Density, rows: Rows) -> dict[str, np.ndarray] | None:
     }
 
 
-FEW_VALUES, FEW_OF_RULES = 2**20, 2**16
-"""Row values at nodes, up to which double precision costs nothing to speak of; where rules of
-quadrature are compared, the error of single precision (1.3e-5 for 190 rows) is small beside the
-tolerance of 0.01."""
+FEW_VALUES = 2**16
+"""Row values at nodes, up to which double precision costs nothing to speak of. The error of single
+precision, 1.3e-5 for 190 rows, is small beside the tolerance of 0.01 where rules are compared."""
 
 
 class RowByRow:
@@ -302,13 +301,16 @@ class RowByRow:
         """The rows in single precision; None where their sum needs more."""
         return in_single(self._density, self._rows)
 
-    def values(self, params: Params, nodes: int | None) -> Float[np.ndarray, " K"]:
+    def values(
+        self, params: Params, nodes: int | None, *, single: bool = False
+    ) -> Float[np.ndarray, " K"]:
         """Return log L."""
         density, nodes = self._density, nodes or self._nodes
         if density.by_site:
             of_site = density.site_log_likelihood
+            count = (nodes or 1) ** len(density.specification.staying) if single else 0
             parts = [
-                of_site(part, rows, self._mask, nodes) for part, rows in self._blocks(params, nodes)
+                of_site(part, rows, self._mask, nodes) for part, rows in self._blocks(params, count)
             ]
             return np.concatenate(parts).astype(np.float64)
         total = np.zeros(len(next(iter(params.values()))))
@@ -321,11 +323,11 @@ class RowByRow:
             total += np.concatenate(parts)
         return total
 
-    def _blocks(self, params: Params, nodes: int | None, few: int = FEW_VALUES) -> Any:
-        """Yield some points with the rows in the precision in which they are evaluated."""
-        work = self._size * len(next(iter(params.values()))) * (nodes or 1)
+    def _blocks(self, params: Params, nodes: int) -> Any:
+        """Yield some points with the rows, in single precision if these are evaluated at many."""
+        work = self._size * len(next(iter(params.values()))) * nodes
         rows: Rows = self._rows
-        if work > few and self._single is not None:
+        if work > FEW_VALUES and self._single is not None:
             rows = self._single
             params = {name: values.astype(np.float32) for name, values in params.items()}
         for part in self._points(params, self._size):
@@ -405,7 +407,7 @@ class RowByRow:
         of_site = self._density.site_log_likelihood
         parts = [
             of_site(part, rows, self._mask, nodes)
-            for part, rows in self._blocks(params, sum(nodes), FEW_OF_RULES)
+            for part, rows in self._blocks(params, sum(nodes))
         ]
         return np.concatenate(parts, axis=1).T
 
@@ -503,7 +505,9 @@ class SumsOfSquares(RowByRow):
         sums = sums_of_groups(products, self._rows["group"][block], self._groups)
         return np.moveaxis(sums, -1, 0)
 
-    def values(self, params: Params, nodes: int | None = None) -> Float[np.ndarray, " K"]:
+    def values(
+        self, params: Params, nodes: int | None = None, *, single: bool = False
+    ) -> Float[np.ndarray, " K"]:
         """Return log L."""
         apart = self._best - columns_of(self._density, params)
         squares = self._rest + 2 * apart @ self._pull
