@@ -335,8 +335,11 @@ def test_the_mass_that_an_exact_proposal_misses_is_0_and_of_a_narrow_one_is_not(
         profile = Profile(line, heights[-1] - own)
         assert profile.missed(np.zeros(len(own)))[0] == 0
         narrow = own - own * 4 - math.log(2)  # half as wide: log π/q
-        # Beyond 1.30 sds π is more than twice as high; the steps of a line are coarse.
-        assert abs(profile.missed(narrow)[0] - 2 * special.ndtr(-0.96)) < 0.2
+        # Beyond 1.12 sds it is above 1.2, where a place counts by e^(log π/q - 4), beyond 1.77 sds
+        # above 4; the steps of a line are coarse.
+        x = np.linspace(1.12, 8, 5000)
+        counted = stats.norm.pdf(x) * np.exp(np.minimum(1.5 * x**2 - math.log(2) - 4, 0))
+        assert abs(profile.missed(narrow)[0] - 2 * integrate.trapezoid(counted, x)) < 0.03
         assert profile.reach(1) == pytest.approx(math.sqrt(50), rel=0.05)
         assert profile.lopsided < 1e-6
 

@@ -250,9 +250,9 @@ def test_sites_evaluate_on_one_thread_of_linear_algebra(monkeypatch: pytest.Monk
     used: set[int] = set()
     values = RowByRow.values
 
-    def recorded(self: RowByRow, *arguments: Any) -> Any:
+    def recorded(self: RowByRow, *arguments: Any, **more: Any) -> Any:
         used.update(one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas")
-        return values(self, *arguments)
+        return values(self, *arguments, **more)
 
     monkeypatch.setattr(RowByRow, "values", recorded)
     rng = np.random.default_rng(0)

@@ -171,7 +171,8 @@ class Profile(NamedTuple):
     ) -> tuple[float, list[Float[np.ndarray, " d"]]]:
         """Return the share of the mass where log π/q is above `UNCOVERED`, and the ways to it.
 
-        Up to `UNSEEN` a place counts in proportion to π/q. Of a straight line there is one, of a parabola one for each side that has a part of it.
+        Up to `UNSEEN` a place counts in proportion to π/q. Of a straight line there is one way, of
+        a parabola one for each side that has a part of it.
         """
         grid, mass = self._masses()
         ratio = np.interp(grid, self.line.steps, np.nan_to_num(log_ratio, nan=-700))
