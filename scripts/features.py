@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        9003,
+        9002,
     ),
     Feature(
         "between institutions",

@@ -14,7 +14,7 @@ much more, and their sums are in double precision.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from consortia.core.arrays import VALUES_AT_ONCE, sum_rows, sums_of_groups
 from consortia.core.fingerprints import of_value
 from consortia.core.host import MOST_ROWS, Params, RowValues, SiteLikelihood
 from consortia.core.model import Model, no_rows
-from consortia.models._integrated import CHOICES, integration, lower, weighted_nodes
+from consortia.models._integrated import CHOICES, NODES, integration, lower, weighted_nodes
 from consortia.models.regression.density import Density
 from consortia.models.regression.formula import SITE
 from consortia.models.regression.scores import OfScores, Scores
@@ -308,10 +308,8 @@ class RowByRow:
         density, nodes = self._density, nodes or self._nodes
         if density.by_site:
             of_site = density.site_log_likelihood
-            count = (nodes or 1) ** len(density.specification.staying) if single else 0
-            parts = [
-                of_site(part, rows, self._mask, nodes) for part, rows in self._blocks(params, count)
-            ]
+            blocks = self._blocks(params, (nodes,) if single else ())
+            parts = [of_site(part, rows, self._mask, nodes) for part, rows in blocks]
             return np.concatenate(parts).astype(np.float64)
         total = np.zeros(len(next(iter(params.values()))))
         for at in range(0, self._size, ROWS_AT_ONCE):
@@ -323,10 +321,12 @@ class RowByRow:
             total += np.concatenate(parts)
         return total
 
-    def _blocks(self, params: Params, nodes: int) -> Any:
-        """Yield some points with the rows, in single precision if these are evaluated at many."""
-        work = self._size * len(next(iter(params.values()))) * nodes
+    def _blocks(self, params: Params, rules: Iterable[int | None]) -> Any:
+        """Yield some points with the rows, in single precision if ``rules`` have many nodes."""
         rows: Rows = self._rows
+        size = len(self._density.specification.staying)
+        nodes = sum((each or NODES[size]) ** size for each in rules) if size else 0
+        work = self._size * len(next(iter(params.values()))) * nodes
         if work > FEW_VALUES and self._single is not None:
             rows = self._single
             params = {name: values.astype(np.float32) for name, values in params.items()}
@@ -406,8 +406,7 @@ class RowByRow:
         """Return the distances of rules of quadrature from the last of them, (K, rules)."""
         of_site = self._density.site_log_likelihood
         parts = [
-            of_site(part, rows, self._mask, nodes)
-            for part, rows in self._blocks(params, sum(nodes))
+            of_site(part, rows, self._mask, nodes) for part, rows in self._blocks(params, nodes)
         ]
         return np.concatenate(parts, axis=1).T
 
