@@ -11,7 +11,7 @@ import pytest
 import consortia
 from consortia import latency
 from consortia.schedules.events import simulate
-from consortia.theory import bias, tuning
+from consortia.theory import arrivals, settings, tuning
 from consortia.theory.arrivals import ArrivalRecursion, Arrivals, SiteGradients
 from consortia.theory.bias import Problem, law_of
 from consortia.theory.delays import DelayedModes, Delays
@@ -182,13 +182,32 @@ def test_workers_that_are_too_many_for_a_trace_choose_by_their_mean_delays(
     problem = problem_of(0.02)
     method = consortia.stale_sgld(workers=4, aggregate="each")
     with monkeypatch.context() as patched:
-        patched.setattr(bias, "MOST_ENTRIES", 1)
+        patched.setattr(arrivals, "MOST_ENTRIES", 1)
         choice = tuning.choose_step(problem, method, TARGET, rounds=10**7, chains=4)
         assert "mean delays" in choice.tried[0].law.basis
     exact = law_of(choice.method, problem)
     assert isinstance(exact.recursion, ArrivalRecursion)
     off = exact.stationary.sd_ratio - choice.tried[0].law.stationary.sd_ratio
     assert np.abs(off).max() < 0.01
+
+
+def test_unlike_sites_of_many_parameters_choose_without_a_law_that_couples_no_directions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The trace's law leaves out what couples them, so that no step of it would be trusted."""
+    rng = np.random.default_rng(2)
+    data = [{"x": (x := rng.normal(size=(60, 20)) * rng.uniform(0.5, 2, 20)),
+             "y": rng.integers(0, 2, len(x))} for _ in range(4)]  # fmt: skip
+    model = consortia.models.logistic_regression(20)
+    problem = Problem(model, consortia.Sites.from_list(data))
+    assert not problem.near.gaussian
+    assert not arrivals.has_exact_law(problem.near.turned[2])
+    laws, known = [], settings.known_law
+    monkeypatch.setattr(settings, "known_law", lambda *of: laws.append(known(*of)) or laws[-1])
+    method = consortia.stale_sgld(workers=4, aggregate="each")
+    choice = tuning.choose_step(problem, method, TARGET, rounds=10**7, chains=4)
+    assert isinstance(choice.tried[0].law.recursion, DelayedModes)
+    assert not any(law.unsure for law in laws)
 
 
 def test_given_settings_stay_and_a_given_step_leaves_nothing_open() -> None:

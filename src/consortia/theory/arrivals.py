@@ -76,12 +76,26 @@ def in_blocks(slopes: Array, pulls: Array, noise: Array) -> tuple[SiteGradients,
     sites, d = pulls.shape
     if entries(sites, d) > MOST_ENTRIES:
         raise InputError(f"{sites} workers' sites with {d} parameters are too many for a law")
-    diagonal = [np.einsum("sii->si", part)[..., None, None] for part in (slopes, noise)]
-    scale = np.abs(slopes).max()
-    apart = np.abs(slopes * (1 - np.eye(d))).max() <= COUPLED * scale
-    if not apart and (2 * sites + 2) * d <= MOST_STATES:
+    apart = _are_apart(slopes)
+    if not apart and _few_states(sites, d):
         return SiteGradients(slopes[:, None], pulls[:, None], noise[:, None]), False
+    diagonal = [np.einsum("sii->si", part)[..., None, None] for part in (slopes, noise)]
     return SiteGradients(diagonal[0], pulls[..., None], diagonal[1]), not apart
+
+
+def has_exact_law(slopes: Float[np.ndarray, "sites d d"]) -> bool:
+    """Return True if `in_blocks` leaves nothing out that couples directions."""
+    sites, d, _ = slopes.shape
+    return entries(sites, d) <= MOST_ENTRIES and (_few_states(sites, d) or _are_apart(slopes))
+
+
+def _few_states(sites: int, dimension: int) -> bool:
+    return (2 * sites + 2) * dimension <= MOST_STATES
+
+
+def _are_apart(slopes: Array) -> bool:
+    coupling = np.abs(slopes * (1 - np.eye(slopes.shape[-1]))).max()
+    return bool(coupling <= COUPLED * np.abs(slopes).max())
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,11 +44,10 @@ from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import full_matrices
 from consortia.theory.arrivals import (
-    MOST_ENTRIES,
     MOST_STATES,
     ArrivalRecursion,
     Arrivals,
-    entries,
+    has_exact_law,
     in_blocks,
 )
 from consortia.theory.coupled_modes import MOST_APART, CoupledModes
@@ -506,13 +505,15 @@ def _stale(method: StaleSGLD | StaleSGHMC, problem: Problem) -> Law:
 def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Problem) -> Law:
     """Return the law along a simulated trace, in which workers hold their own sites."""
     near, sites = problem.near, len(problem.near.sizes)
+    values, axes, slopes, prior_slope = near.turned
     latest = method.latest_only and sites > 1
     stretch = max(STRETCH, STRETCH_A_WORKER * method.workers)
-    final = problem.largest_system == LARGEST_SYSTEM
     if latest or sites == 1:
         rows = server_of(method, step).force.size + method.workers * (1 + latest)
-        final = final and rows * len(near.sd) <= MOST_STATES
-    final = final and entries(method.workers, len(near.sd)) <= MOST_ENTRIES
+        final = rows * len(near.sd) <= MOST_STATES
+    else:
+        final = has_exact_law(slopes)
+    final = final and problem.largest_system == LARGEST_SYSTEM
     by_delays = not final and method.steps_a_task == 1
     updates = BY_DELAYS * stretch
     if not by_delays:
@@ -521,7 +522,6 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         updates = min(updates, method.latency.updates(method.max_staleness))
     names = tuple(problem.sites.names) if sites > 1 else None
     trace = _trace(method.latency, method.workers, updates, method.max_staleness, names)
-    values, axes, slopes, prior_slope = near.turned
     share = trace.shares[0] if sites > 1 else np.ones(1)
     if method.latest_only:
         share = np.ones(sites)

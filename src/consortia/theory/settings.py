@@ -29,7 +29,7 @@ from consortia.core.contract import CURVATURE, Cost, Frequency, Method, SelfSett
 from consortia.errors import InputError
 from consortia.schedules import Constant, Unchosen
 from consortia.theory.affine import Recursion
-from consortia.theory.arrivals import entries
+from consortia.theory.arrivals import entries, has_exact_law
 from consortia.theory.bias import Problem, errors_of, known_law
 from consortia.theory.coupled_modes import CoupledModes
 from consortia.theory.delays import DelayedModes
@@ -241,7 +241,8 @@ def search(
 def _has_exact(recursion: Recursion) -> bool:
     """Return True if there may be a law that is nearer, in seconds."""
     if isinstance(recursion, DelayedModes):
-        return entries(*recursion.curvatures.shape[:2]) <= MOST_TRACED
+        few = entries(*recursion.curvatures.shape[:2]) <= MOST_TRACED
+        return few and (recursion.latest or has_exact_law(recursion.curvatures))
     return isinstance(recursion, CoupledModes)
 
 
