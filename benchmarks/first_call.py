@@ -59,9 +59,7 @@ def rows(scale: str) -> list[Row]:
         for row in (
             row_of(NAME, f"CPU seconds, {method}, nothing kept", cold[method], None),
             row_of(NAME, f"CPU seconds, {method}, programs kept", warm[method], None),
-            row_of(
-                NAME, f"{method} / fa_hmc, nothing kept", cold[method] / cold["fa_hmc"], OF_FA_HMC
-            ),
+            row_of(NAME, f"{method} / fa_hmc, nothing kept", cold[method] / least, OF_FA_HMC),
         )
     ]
 
