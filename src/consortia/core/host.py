@@ -116,6 +116,13 @@ class HostDensity(Protocol):
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by some of the parameters, by name."""
 
+    def group_bundles(self, params: Params) -> list[tuple[tuple[tuple[str, int], ...], np.ndarray]]:
+        """Return what is correlated between the sites of `Model.group_sd` at many points.
+
+        Of each bundle come its K members, an entry of a parameter each, and L (n, K, K), the lower
+        Cholesky factors of their correlations R.
+        """
+
     def predict(self, params: Params, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Compute `Model.predict` of many points, (K, n, ...)."""
 

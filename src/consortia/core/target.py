@@ -133,6 +133,18 @@ class Target:
         sds = self.model.group_sd(self.layout.params(points))
         return np.concatenate([sds[n].reshape(len(points), -1) for n in sorted(sds)], axis=1)
 
+    def group_bundles(self, points: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return what is correlated between sites at points (n, d), see `HostDensity`.
+
+        Of each bundle come the places of its K members and the factors L, (n, K, K).
+        """
+        if self.model.host is None:
+            return []
+        places, bundles = self.layout.places, list[tuple[np.ndarray, np.ndarray]]()
+        for members, factors in self.model.host.group_bundles(self.layout.params(points)):
+            bundles.append((np.array([places[name][0].start + i for name, i in members]), factors))
+        return bundles
+
     @cached_property
     def _compiled_priors(self) -> Any:
         return jax.jit(jax.vmap(self.log_prior))

@@ -135,6 +135,10 @@ class _OnHost:
         """Return the way in which so many rows are evaluated: "NumPy" or "compiled"."""
         return self._formula.way(rows)
 
+    def group_bundles(self, params: Params) -> list[Any]:
+        """Return nothing: sites have no levels of their own."""
+        return []
+
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior, −v/s²."""
         return {name: -values / self._scales[name] ** 2 for name, values in params.items()}

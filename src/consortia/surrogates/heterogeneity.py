@@ -63,8 +63,11 @@ def with_spreads(
     start: Float[np.ndarray, " d"],
     sites: int,
     spread_of: SpreadOf,
-) -> Guesses:
+) -> tuple[Guesses, Float[np.ndarray, " d"]]:
     """Return guesses of a hierarchical model, with mean and variance of log τ by all sites.
+
+    With them come the variances v of what is common to the sites where τ is 0, and those of the
+    first guess where no site knows any.
 
     Args:
         guesses: by the local fits, of which none knows τ.
@@ -74,7 +77,7 @@ def with_spreads(
         sites: S.
         spread_of: which parameters are log τ, and s = τ/√S of the others.
     """
-    spreads, group_sd = spread_of
+    spreads, group_sd, _ = spread_of
     w, wb, wbb, wv, wwv, ww = sums
     with np.errstate(divide="ignore", invalid="ignore"):
         excess, within, between = wbb - wb**2 / w, wv - wwv / w, w - ww / w
@@ -98,4 +101,5 @@ def with_spreads(
     centres = [np.where(spreads, mean, guessed) for guessed in guesses.centres]
     apart = ~(spreads[:, None] | spreads)
     covariances = [guessed * apart + np.diag(variance + wider) for guessed in guesses.covariances]
-    return Guesses(centres, covariances, guesses.agree)
+    own = np.where(w > 0, wwv / np.where(w > 0, w, 1) ** 2, np.diag(guesses.covariances[0]))
+    return Guesses(centres, covariances, guesses.agree), own

@@ -49,7 +49,7 @@ from consortia.surrogates import mode_search as search
 from consortia.surrogates.heterogeneity import with_spreads
 from consortia.surrogates.proposals import FEW_PARAMETERS, mixture
 from consortia.surrogates.proposals.batches import LEAST_SHARE, Judged
-from consortia.surrogates.proposals.groups import Groups, SpreadOf, groups_of
+from consortia.surrogates.proposals.groups import WIDER, Groups, SpreadOf, groups_of
 from consortia.surrogates.proposals.learning import FEW, Missed, learn
 from consortia.surrogates.proposals.memory import Memory, Weighted
 from consortia.surrogates.proposals.mixture import Mixture, normalised
@@ -212,6 +212,7 @@ class Server:
         centre: the best guess.
         covariance: the posterior's, as far as it is known.
         groups: which parameters are standard deviations between sites, if any.
+        own: variances of what is common to the sites where these are 0.
         slow: ways along which the density falls slowly far out.
         rises: where the exploration saw the log-density rise, the highest first.
         modes: the ends of climbs from there that lie apart, the highest first.
@@ -236,6 +237,7 @@ class Server:
     records: list[dict[str, Any]] = field(default_factory=list)
     covariance: Float[np.ndarray, "d d"] = field(default_factory=lambda: np.zeros((0, 0)))
     groups: SpreadOf | None = None
+    own: Float[np.ndarray, " d"] = field(default_factory=lambda: np.zeros(0))
     slow: list[np.ndarray] = field(default_factory=list)
     rises: list[np.ndarray] = field(default_factory=list)
     modes: list[several_modes.Mode] = field(default_factory=list)
@@ -319,7 +321,7 @@ class Server:
         if self.groups is None:
             return Plain()
         mode = self.memory.best if len(self.memory.points) else self.centre
-        return Groups(mode, np.diag(self.covariance), *self.groups)
+        return Groups(mode, WIDER * self.own, self.groups)
 
     @property
     def unbent(self) -> Coordinates | None:
@@ -531,7 +533,9 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
     if server.groups is None:
         return guesses
     target = server.known.target
-    return with_spreads(guesses, answer["spread"], target, start, sites, server.groups)
+    spread = answer["spread"], target, start, sites, server.groups
+    guesses, server.own = with_spreads(guesses, *spread)
+    return guesses
 
 
 def _exploration(

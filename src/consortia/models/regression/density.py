@@ -672,27 +672,43 @@ class Density:
 
         return GroupDensity(log_likelihoods, math.prod(A.shape[:-2]) * len(slopes), derivatives)
 
+    @cached_property
+    def _common(self) -> dict[int, tuple[str, int, float]]:
+        """Of each block of the sites the parameter that is common, its entry and its factor."""
+        spec, common = self.specification, dict[int, tuple[str, int, float]]()
+        for block in spec.staying:
+            term = spec.blocks[block].term
+            if term in spec.names:
+                index = spec.names.index(term)
+                common[block] = "coefficients", index, float(self.slopes_of_basis[index, index])
+            elif term == INTERCEPT and self.intercept:
+                common[block] = "intercept", 0, 1.0
+            elif term == INTERCEPT and self.cuts is not None:
+                common[block] = SAMPLED_CUTS[self.cuts[0]], 0, 1.0
+        return common
+
     def group_sd(self, params: PyTree) -> dict[str, Array]:
         """Return τ/√J of what is common to the sites, 0 of all else; see `Model.group_sd`."""
-        spec, xp = self.specification, namespace(params["log_sd"])
-        spreads = xp.exp(params["log_sd"]) / math.sqrt(len(spec.sites))
+        xp = namespace(params["log_sd"])
+        spreads = xp.exp(params["log_sd"]) / math.sqrt(len(self.specification.sites))
         common = {name: xp.zeros_like(xp.asarray(values)) for name, values in params.items()}
-
-        def at(name: str, direction: np.ndarray) -> Array:
-            return common[name] + xp.asarray(direction, spreads.dtype) * spread[..., None]
-
-        for block in spec.staying:
-            term, spread = spec.blocks[block].term, spreads[..., block]
-            if term in spec.names:
-                at_term = np.eye(len(spec.names))[spec.names.index(term)]
-                unit = abs(float(at_term @ self.slopes_of_basis @ at_term)) or 1.0
-                common["coefficients"] = at("coefficients", at_term / unit)
-            elif term == INTERCEPT and self.intercept:
-                common["intercept"] = common["intercept"] + spread
-            elif term == INTERCEPT and self.cuts is not None:
-                name, count = SAMPLED_CUTS[self.cuts[0]], self.cuts[1]
-                common[name] = at(name, np.eye(count)[0])
+        for block, (name, index, factor) in self._common.items():
+            spread = spreads[..., block]
+            if name != "intercept":
+                units = np.eye(common[name].shape[-1])[index] / (abs(factor) or 1.0)
+                spread = xp.asarray(units, spreads.dtype) * spread[..., None]
+            common[name] = common[name] + spread
         return common
+
+    def group_bundles(self, params: PyTree) -> list[tuple[tuple[tuple[str, int], ...], Array]]:
+        """Return the members of each bundle that are common to the sites, and L of all points."""
+        known, bundles = {} if self.lead else self._common, []
+        for bundle, L in zip(self.specification.bundles, self._factors(params), strict=True):
+            if known.keys() >= set(bundle):
+                names, entries, factors = zip(*(known[block] for block in bundle), strict=True)
+                signs = np.sign(factors)[:, None]
+                bundles.append((tuple(zip(names, entries, strict=True)), signs * L))
+        return bundles
 
     @property
     def by_site(self) -> bool:

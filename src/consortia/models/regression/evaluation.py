@@ -28,7 +28,7 @@ from consortia.core.model import Model, no_rows
 from consortia.models._integrated import CHOICES, NODES, integration, lower, weighted_nodes
 from consortia.models.regression.density import Density
 from consortia.models.regression.formula import SITE
-from consortia.models.regression.scores import OfScores, Scores
+from consortia.models.regression.scores import SUFFIX, OfScores, Scores
 
 Rows = Mapping[str, np.ndarray]
 
@@ -89,6 +89,14 @@ class Evaluation:
         density = self._density
         by_differences = self._scores.tails or density.site_estimates or density.earlier is not None
         return {} if by_differences else density.prior_slopes(params)
+
+    def group_bundles(self, params: Params) -> list[tuple[tuple[tuple[str, int], ...], np.ndarray]]:
+        """Return the common levels and slopes that are correlated between the sites, with L."""
+        named, tails = self._density.group_bundles(self._scores.params(params)), self._scores.tails
+        return [
+            (tuple((name + SUFFIX * (name in tails), index) for name, index in members), factors)
+            for members, factors in named
+        ]
 
     def predict(self, params: Params, rows: Rows) -> np.ndarray:
         """Compute the means of the response of many points, (K, n, ...)."""

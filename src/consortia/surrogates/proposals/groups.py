@@ -10,8 +10,14 @@ The model knows which parameters these are (`consortia.Model.group_sd`), and in 
     \quad (k \text{ a } \log\tau), \qquad
     \theta_j = m_j + (z_j - m_j)\sqrt{\frac{v_j + s_j^2}{v_j + s_j(m)^2}}
 
-it is nearly Gaussian; m is about the mode, v + s(m)² the variances there, and s = τ/√J, 0 of all
-parameters on which it depends, so that the map is one to one.
+it is nearly Gaussian; m is about the mode, v the variance that the rows of all sites leave where τ
+is 0, and s = τ/√J, 0 of all parameters on which it depends, so that the map is one to one. Levels
+and slopes that are correlated between the sites move together, by the Cholesky factors A of
+diag(v) + diag(s) R diag(s):
+
+.. math:: \theta_b = m_b + A(\theta)\,A(m)^{-1}\,(z_b - m_b)
+
+Given a correlation near ±1 they lie along a ridge, which turns with it.
 """
 
 from __future__ import annotations
@@ -20,16 +26,32 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from consortia.core.target import Target
 
-OWN_SHARE = 0.1
-"""Part of a variance at the mode that v is, at least."""
+WIDER = 1.5
+"""Factor of v: that of sums over sites is of a Gaussian law of their rows."""
 
-Spread = Callable[[np.ndarray], np.ndarray]
-SpreadOf = tuple[Bool[np.ndarray, " d"], Spread]
-"""The parameters that are log τ, and θ -> s."""
+ROUNDING = 1e-10
+"""Part of s² that is added to v, so that there are factors A in 64 bits where R is singular."""
+
+Bundle = tuple[Int[np.ndarray, " K"], Float[np.ndarray, "n K K"]]
+"""Parameters that are correlated between the sites, and the Cholesky factors of R."""
+
+
+class SpreadOf(NamedTuple):
+    """How the spread between sites depends on the parameters.
+
+    Attributes:
+        spreads: which of them are log τ.
+        group_sd: θ -> s, (n, d) each.
+        bundles: θ -> what is correlated.
+    """
+
+    spreads: Bool[np.ndarray, " d"]
+    group_sd: Callable[[np.ndarray], np.ndarray]
+    bundles: Callable[[np.ndarray], list[Bundle]]
 
 
 class Groups(NamedTuple):
@@ -37,21 +59,23 @@ class Groups(NamedTuple):
 
     Attributes:
         mode: m.
-        variance: v + s(m)².
-        spreads: which parameters are log τ.
-        group_sd: θ -> s, (n, d) each.
+        own: v.
+        spread_of: the model's s and R.
     """
 
     mode: Float[np.ndarray, " d"]
-    variance: Float[np.ndarray, " d"]
-    spreads: Bool[np.ndarray, " d"]
-    group_sd: Spread
+    own: Float[np.ndarray, " d"]
+    spread_of: SpreadOf
 
     def positions(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Return θ of z."""
-        below = np.where(self.spreads, np.maximum(self.mode - z, 0), 0)
+        below = np.where(self.spread_of.spreads, np.maximum(self.mode - z, 0), 0)
         moved = z - below**2 / 2
-        return self.mode + (moved - self.mode) * np.exp(self._log_scale(moved))
+        points = self.mode + (moved - self.mode) * np.exp(self._log_scale(moved))
+        for members, root, at_mode in self._roots(moved):
+            away = np.linalg.solve(at_mode, (z - self.mode)[:, members].T).T
+            points[:, members] = self.mode[members] + (root @ away[..., None])[..., 0]
+        return points
 
     def white(
         self, points: Float[np.ndarray, "n d"]
@@ -59,20 +83,37 @@ class Groups(NamedTuple):
         """Return z of θ, and log |dz/dθ|."""
         log_scale = self._log_scale(points)
         z = self.mode + (points - self.mode) * np.exp(-log_scale)
-        fall = np.where(self.spreads, np.maximum(self.mode - points, 0), 0)
+        fall = np.where(self.spread_of.spreads, np.maximum(self.mode - points, 0), 0)
         below = np.sqrt(1 + 2 * fall) - 1
         z = np.where(fall > 0, self.mode - below, z)
+        for members, root, at_mode in self._roots(points):
+            away = np.linalg.solve(root, (points - self.mode)[:, members, None])
+            z[:, members] = self.mode[members] + (at_mode @ away)[..., 0]
+            ratio = np.diagonal(root, axis1=1, axis2=2) / np.diagonal(at_mode)
+            log_scale[:, members] = np.log(ratio)
         return z, -(log_scale + np.log1p(below)).sum(axis=1)
 
     def _log_scale(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Return log √((v + s²)/(v + s(m)²)); 0 of the parameters on which s depends."""
-        at_mode = self.group_sd(self.mode[None])[0] ** 2
-        left = np.maximum(self.variance - at_mode, OWN_SHARE * self.variance)
-        return 0.5 * np.log((left + self.group_sd(points) ** 2) / (left + at_mode))
+        of_points, at_mode = (
+            self.own + self.spread_of.group_sd(each) ** 2 for each in (points, self.mode[None])
+        )
+        return 0.5 * np.log(of_points / at_mode)
+
+    def _roots(self, points: Float[np.ndarray, "n d"]) -> list[tuple[np.ndarray, ...]]:
+        """Return the members of each bundle, A at points (n, K, K), and A at the mode (K, K)."""
+        places = np.concatenate([points, self.mode[None]])
+        sds, roots = self.spread_of.group_sd(places), list[tuple[np.ndarray, ...]]()
+        for members, factors in self.spread_of.bundles(places):
+            scaled = sds[:, members, None] * factors
+            apart = self.own[members] + ROUNDING * sds[:, members] ** 2
+            both = np.linalg.cholesky(scaled @ scaled.mT + apart[:, None] * np.eye(len(members)))
+            roots.append((members, both[:-1], both[-1]))
+        return roots
 
 
 def groups_of(target: Target, start: Float[np.ndarray, " d"]) -> SpreadOf | None:
-    """Find the parameters log τ and the function s; None of a model without groups."""
+    """Find the parameters log τ, the function s and what is correlated; None without groups."""
     if target.model.group_sd is None:
         return None
     moved = start + np.eye(len(start))  # s is proportional to τ
@@ -87,7 +128,7 @@ def groups_of(target: Target, start: Float[np.ndarray, " d"]) -> SpreadOf | None
         parts = [target.group_sds(part) for part in padded.reshape(-1, BLOCK, bounded.shape[1])]
         return np.concatenate(parts)[: len(bounded)]
 
-    return spreads, group_sd
+    return SpreadOf(spreads, group_sd, target.group_bundles)
 
 
 BLOCK = 1024
