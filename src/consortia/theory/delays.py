@@ -226,8 +226,10 @@ class DelayedModes(Recursion):
         plain, sent, _ = self._polynomials
         points = self.delays.spectrum[0]
         z, order = np.exp(1j * points), len(plain) - 1
-        left = np.polyval(sent, z)[:, None] / self._answers[1] / z[:, None] ** order
-        angle = np.unwrap(np.angle(left), axis=0)
+        # of a step so short that its answer is lost in rounding it is NaN, which settles nowhere
+        with np.errstate(divide="ignore", invalid="ignore"):
+            left = np.polyval(sent, z)[:, None] / self._answers[1] / z[:, None] ** order
+            angle = np.unwrap(np.angle(left), axis=0)
         return np.abs(angle[-1] - angle[0]) < np.pi / 2
 
     @cached_property
