@@ -65,7 +65,7 @@ def test_common_levels_and_slopes_have_the_covariance_of_their_spread(formula: s
             beside = np.array([[others[0]], [third]])
             correlation = np.block([[correlation, beside], [beside.T, np.ones((1, 1))]])
         s = groups.spread_of.group_sd(at[None])[0, members]  # τ/√J in the parameters' units
-        return np.diag(groups.own[members]) + correlation * np.outer(s, s)
+        return np.diag(groups.variance[members]) + correlation * np.outer(s, s)
 
     z, moves = groups.white(point[None])[0], np.zeros((size, target.dimension))
     moves[np.arange(size), members] = 1e-3

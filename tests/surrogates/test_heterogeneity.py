@@ -58,10 +58,10 @@ def guessed(b: np.ndarray, v: np.ndarray, added: np.ndarray) -> tuple[np.ndarray
     groups = groups_of(posterior, START)
     assert groups is not None
     before = Guesses([np.array([0.2, -3.0])], [np.array([[0.04, 0.01], [0.01, 0.5]])], True)
-    found, own = with_spreads(before, added, posterior, START, len(b), groups)
+    found, variance = with_spreads(before, added, posterior, START, len(b), groups)
     if np.ptp(b):  # of the weighted mean of the estimates, given τ = 0
         w = 1 / (v + np.exp(2 * START[LOG_TAU]))
-        assert own[0] == pytest.approx(w**2 @ v / w.sum() ** 2, rel=1e-4)
+        assert variance[0] == pytest.approx(w**2 @ v / w.sum() ** 2, rel=1e-4)
     assert found.agree
     assert found.centres[0][0] == 0.2
     assert not found.covariances[0][0, 1]

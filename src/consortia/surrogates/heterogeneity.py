@@ -101,5 +101,5 @@ def with_spreads(
     centres = [np.where(spreads, mean, guessed) for guessed in guesses.centres]
     apart = ~(spreads[:, None] | spreads)
     covariances = [guessed * apart + np.diag(variance + wider) for guessed in guesses.covariances]
-    own = np.where(w > 0, wwv / np.where(w > 0, w, 1) ** 2, np.diag(guesses.covariances[0]))
-    return Guesses(centres, covariances, guesses.agree), own
+    known = np.where(w > 0, wwv / np.where(w > 0, w, 1) ** 2, np.diag(guesses.covariances[0]))
+    return Guesses(centres, covariances, guesses.agree), known

@@ -212,7 +212,7 @@ class Server:
         centre: the best guess.
         covariance: the posterior's, as far as it is known.
         groups: which parameters are standard deviations between sites, if any.
-        own: variances of what is common to the sites where these are 0.
+        common_variance: of what is common to the sites where these are 0.
         slow: ways along which the density falls slowly far out.
         rises: where the exploration saw the log-density rise, the highest first.
         modes: the ends of climbs from there that lie apart, the highest first.
@@ -237,7 +237,7 @@ class Server:
     records: list[dict[str, Any]] = field(default_factory=list)
     covariance: Float[np.ndarray, "d d"] = field(default_factory=lambda: np.zeros((0, 0)))
     groups: SpreadOf | None = None
-    own: Float[np.ndarray, " d"] = field(default_factory=lambda: np.zeros(0))
+    common_variance: Float[np.ndarray, " d"] = field(default_factory=lambda: np.zeros(0))
     slow: list[np.ndarray] = field(default_factory=list)
     rises: list[np.ndarray] = field(default_factory=list)
     modes: list[several_modes.Mode] = field(default_factory=list)
@@ -321,7 +321,7 @@ class Server:
         if self.groups is None:
             return Plain()
         mode = self.memory.best if len(self.memory.points) else self.centre
-        return Groups(mode, WIDER * self.own, self.groups)
+        return Groups(mode, WIDER * self.common_variance, self.groups)
 
     @property
     def unbent(self) -> Coordinates | None:
@@ -534,7 +534,7 @@ def _local_fits(server: Server) -> Generator[Query, Arrays, local_fits.Guesses]:
         return guesses
     target = server.known.target
     spread = answer["spread"], target, start, sites, server.groups
-    guesses, server.own = with_spreads(guesses, *spread)
+    guesses, server.common_variance = with_spreads(guesses, *spread)
     return guesses
 
 

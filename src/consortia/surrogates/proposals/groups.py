@@ -59,12 +59,12 @@ class Groups(NamedTuple):
 
     Attributes:
         mode: m.
-        own: v.
+        variance: v.
         spread_of: the model's s and R.
     """
 
     mode: Float[np.ndarray, " d"]
-    own: Float[np.ndarray, " d"]
+    variance: Float[np.ndarray, " d"]
     spread_of: SpreadOf
 
     def positions(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
@@ -96,7 +96,7 @@ class Groups(NamedTuple):
     def _log_scale(self, points: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
         """Return log √((v + s²)/(v + s(m)²)); 0 of the parameters on which s depends."""
         of_points, at_mode = (
-            self.own + self.spread_of.group_sd(each) ** 2 for each in (points, self.mode[None])
+            self.variance + self.spread_of.group_sd(each) ** 2 for each in (points, self.mode[None])
         )
         return 0.5 * np.log(of_points / at_mode)
 
@@ -106,7 +106,7 @@ class Groups(NamedTuple):
         sds, roots = self.spread_of.group_sd(places), list[tuple[np.ndarray, ...]]()
         for members, factors in self.spread_of.bundles(places):
             scaled = sds[:, members, None] * factors
-            apart = self.own[members] + ROUNDING * sds[:, members] ** 2
+            apart = self.variance[members] + ROUNDING * sds[:, members] ** 2
             both = np.linalg.cholesky(scaled @ scaled.mT + apart[:, None] * np.eye(len(members)))
             roots.append((members, both[:-1], both[-1]))
         return roots
