@@ -269,8 +269,8 @@ def rehearse(
 
         findings, unknown, refused = [], 0, False
         for finding in rehearsed(path, data, site=name, policy=policy, week=week):
-            said = {"attack": finding.attack, "known": finding.known, "sentence": finding.sentence}
-            findings.append(said | finding.numbers)
+            plain = {"attack": finding.attack, "known": finding.known, "sentence": finding.sentence}
+            findings.append(plain | finding.numbers)
             unknown += not finding.known
             refused = refused or finding.refused
             if not as_json:
