@@ -71,7 +71,7 @@ class Task:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The state at which a resumed run goes on; None where it starts from the beginning."""
+        """The state at which a resumed run continues; None where it starts from the beginning."""
         return None if self.resumption is None else self.resumption.checkpoint
 
     def check(self) -> None:
@@ -198,7 +198,7 @@ class Task:
         return finished
 
     def show(self, plan: Plan, *, root: bool) -> None:
-        """Claim the directory of a new run, and show its plan; one process does both."""
+        """Show the plan, once the directory of a new run is claimed; one process does both."""
         if self.writer is not None and root and self.resumption is None:
             self.writer.claim()
         if self.on_plan is not None and root:
