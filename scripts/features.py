@@ -54,16 +54,16 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        9022,
+        9016,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
         9424,
     ),
-    Feature("run and store", ("run", "store"), 4899),
-    Feature("report", ("report", "diagnostics/figures"), 3569),
-    Feature("theory", ("theory",), 4600),
+    Feature("run and store", ("run", "store"), 4822),
+    Feature("report", ("report", "diagnostics/figures"), 3566),
+    Feature("theory", ("theory",), 4599),
 )
 
 

@@ -434,13 +434,11 @@ def _within_trajectories(method: FAHMC, target: Target) -> Algorithm:
 
 def _begun(method: FAHMC) -> int:
     """Return the most trajectories that begin in a window."""
-    assert method.average_every is not None
-    return -(-method.average_every // method.lengths[0])
+    return -(-method.given("average_every") // method.lengths[0])
 
 
 def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
-    (steps, _), every = method.lengths, method.average_every
-    assert every is not None
+    (steps, _), every = method.lengths, method.given("average_every")
     # In turns of K windows, so that no product overflows.
     start = rng.iteration % steps * every % steps
     shape = _begun(method), target.dimension
@@ -450,8 +448,7 @@ def _window_shared(method: FAHMC, target: Target, rng: RandomStreams) -> Shared:
 
 
 def _window_noise(method: FAHMC, target: Target, rng: RandomStreams) -> Noise:
-    declare, every = _oracle(method, target).numbers, method.average_every
-    assert every is not None
+    declare, every = _oracle(method, target).numbers, method.given("average_every")
     inner = declare(rng, "inner", (every - 1, method.gradient_draws)) if every > 1 else ()
     first, last = declare(rng, "first", (1,)), declare(rng, "last", (1,))
     shape = _begun(method), target.dimension
@@ -471,8 +468,7 @@ def _window(
     """Make A leapfrog steps, with a new momentum where a trajectory begins."""
     oracle, weight = _oracle(method, target), jnp.asarray(site.weight, inbox.position.dtype)
     evaluate, eta = oracle.bind(site), shared.step_size
-    every, (steps, _) = method.average_every, method.lengths
-    assert every is not None
+    every, (steps, _) = method.given("average_every"), method.lengths
 
     def force(rows: PyTree, theta: Array) -> Array:
         return method.mass_matrix.solve(evaluate(rows, theta) / weight)

@@ -163,7 +163,8 @@ class DSGLD(SelfSetting):
     def check(self, sizes: np.ndarray, names: tuple[str, ...], dimension: int) -> None:
         """Refuse probabilities for another number of sites, and batches too large."""
         arguments.weights_fit(self.probabilities, names, "probabilities")
-        arguments.batch_within(self.batch_size, sizes, names)
+        instead = "use all rows of the visited site with batch_size=None"
+        arguments.batch_fits(self.batch_size, sizes, names, "", instead)
 
     def site_weights(self, sizes: np.ndarray) -> np.ndarray:
         """Return f_s: as given, else n_s/n; with λ_s = f_s, ∇U_s/f_s holds the whole prior."""

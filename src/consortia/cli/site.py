@@ -269,14 +269,8 @@ def rehearse(
 
         findings, unknown, refused = [], 0, False
         for finding in rehearsed(path, data, site=name, policy=policy, week=week):
-            findings.append(
-                {
-                    "attack": finding.attack,
-                    "known": finding.known,
-                    "sentence": finding.sentence,
-                    **finding.numbers,
-                }
-            )
+            plain = {"attack": finding.attack, "known": finding.known, "sentence": finding.sentence}
+            findings.append(plain | finding.numbers)
             unknown += not finding.known
             refused = refused or finding.refused
             if not as_json:

@@ -148,23 +148,19 @@ def weights_fit(
         raise wrong(name, f" has {len(weights)} values for {len(names)} sites: give one each.")
 
 
-def batch_fits(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
-    """Check that a batch without replacement is at most as large as the smallest site."""
+def batch_fits(
+    batch_size: int | None,
+    sizes: np.ndarray,
+    names: Sequence[str],
+    drawn: str = " without replacement",
+    instead: str = "draw with replace=True",
+) -> None:
+    """Check that a batch is at most as large as the smallest site."""
     smallest = int(np.argmin(sizes))
     if batch_size is not None and batch_size > sizes[smallest]:
         raise InputError(
-            f"batch_size={batch_size} without replacement, but {names[smallest]!r} has only "
-            f"{sizes[smallest]} rows: lower batch_size, or draw with replace=True."
-        ).at("batch_size")
-
-
-def batch_within(batch_size: int | None, sizes: np.ndarray, names: Sequence[str]) -> None:
-    """Check that a batch is at most as large as the smallest site, however it is drawn."""
-    smallest = int(np.argmin(sizes))
-    if batch_size is not None and batch_size > sizes[smallest]:
-        raise InputError(
-            f"batch_size={batch_size}, but {names[smallest]!r} has only {sizes[smallest]} rows: "
-            "lower batch_size, or use all rows of the visited site with batch_size=None."
+            f"batch_size={batch_size}{drawn}, but {names[smallest]!r} has only "
+            f"{sizes[smallest]} rows: lower batch_size, or {instead}."
         ).at("batch_size")
 
 

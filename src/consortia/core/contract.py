@@ -228,11 +228,6 @@ class Disclosure(NamedTuple):
     gradients: PyTree = ()
 
 
-def at_inbox(inbox: PyTree) -> Evaluation:
-    """Return that the inbox itself is a position, or several."""
-    return Evaluation(inbox)
-
-
 class Phase(NamedTuple):
     """One step of an iteration, which ends exactly where something must be exchanged.
 
@@ -264,7 +259,7 @@ class Phase(NamedTuple):
     shared: Callable[[random.RandomStreams], PyTree] = no_numbers
     repeat: int = 1
     repeats: Callable[[PyTree], Array] | None = None
-    evaluation: Callable[[PyTree], Evaluation] | None = at_inbox
+    evaluation: Callable[[PyTree], Evaluation] | None = Evaluation  # the inbox itself
     disclosure: Callable[[PyTree], Disclosure] | None = None
 
     @property

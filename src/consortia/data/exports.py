@@ -44,16 +44,6 @@ class Export(NamedTuple):
     guesses: Mapping[str, list[Guess]] = {}  # what was taken for what, by column
 
 
-def read_export(path: Path, source: Source, changes: Harmonisation) -> Export:
-    """Return the table of a file.
-
-    Raises:
-        ImportError: the extra ``tables`` is not installed.
-        InputError, ValueError, OSError: it cannot be read.
-    """
-    return READERS[path.suffix.lower()](path, source, changes)
-
-
 def texts_of(series: Any) -> np.ndarray | None:
     """Return the strings that a text file would have, of a column that holds some; else None."""
     if series.dtype != object and str(series.dtype) not in ("str", "string"):

@@ -144,11 +144,7 @@ def read_harmonisations(given: Any, names: Iterable[str]) -> dict[str, Harmonisa
         if site not in names:
             raise wrong("harmonise", f": site {site!r}: {unknown(str(site), names)}.")
         try:
-            made = (
-                changes
-                if isinstance(changes, Harmonisation)
-                else Harmonisation.model_validate(changes)
-            )
+            made = Harmonisation.model_validate(changes)
         except (pydantic.ValidationError, TypeError) as error:
             raise wrong("harmonise", f"[{site!r}]: {_first_fault(error)}.") from None
         by_site[str(site)] = in_one_writing(made)

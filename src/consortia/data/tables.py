@@ -25,7 +25,7 @@ from consortia.data.dialect import (
     separator_of,
     undecodable,
 )
-from consortia.data.exports import READERS, Export, read_export, texts_of
+from consortia.data.exports import READERS, Export, texts_of
 from consortia.data.fields import LINE, Fields, Strings, cut, indexed
 from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.data.numerals import Numerals
@@ -128,7 +128,7 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
             return readers[kind](path, site, changes)
         if kind in READERS:
             source = Source(str(path), site, unit="row")
-            made = read_export(path, source, changes)
+            made = READERS[kind](path, source, changes)
             return _of_frame(made.frame, source._replace(lines=made.lines), changes, made)
         import pandas as pd
 
@@ -276,7 +276,9 @@ def _of_texts(
     """
     texts, guesses = one_writing(given), []
     if recoded := changes.recode.get(name):
-        guesses += _unused(name, recoded, set(texts), source)
+        lists, there = f"{_at(source)}{name}: recode lists", set(texts)
+        absent = (word for word in recoded if word not in there)
+        guesses += [Guess(name, f"{lists} {_shown(word)}, which no row has") for word in absent]
         texts = [recoded.get(text, text) for text in texts]
     texts, indices = indexed(texts)
     rows = indices[rows]
@@ -517,14 +519,6 @@ def word_kept(name: str, site: str, word: str, count: int) -> Guess:
     )
     line = mend(site, "missing_values", f"{key(name)} = []")
     return Guess(name, sentence, f"{line} confirms it, [{text(word)}] makes it missing", count)
-
-
-def _unused(name: str, words: Mapping[str, str], there: set[str], source: Source) -> list[Guess]:
-    absent = [word for word in words if word not in there]
-    return [
-        Guess(name, f"{_at(source)}{name}: recode lists {_shown(absent_word)}, which no row has")
-        for absent_word in absent
-    ]
 
 
 def _at(source: Source) -> str:

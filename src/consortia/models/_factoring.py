@@ -48,6 +48,21 @@ def example_rows(caller: str, rows: Any) -> dict[str, np.ndarray]:
     return {name: column[chosen] for name, column in columns.items()}
 
 
+def single_rows(rows: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Return each row by itself."""
+    count = len(next(iter(rows.values())))
+    return [{name: column[i : i + 1] for name, column in rows.items()} for i in range(count)]
+
+
+def start(shapes: Mapping[str, tuple[int, ...]], key: jax.Array) -> dict[str, jax.Array]:
+    """Return unconstrained parameters of these shapes to start from."""
+    keys = jax.random.split(key, len(shapes))
+    return {
+        name: jax.random.uniform(subkey, shape, minval=-RADIUS, maxval=RADIUS)
+        for subkey, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+
+
 def one_row(kinds: Mapping[str, tuple[tuple[int, ...], Any]]) -> dict[str, jax.Array]:
     """Return one row of zeros of columns (shape of a row, type), for what no row changes."""
     # of NumPy, which has 64-bit types whatever width JAX has

@@ -19,13 +19,14 @@ from consortia.data.sites import Sites
 from consortia.errors import InputError, require_extra
 from consortia.models import _integrated
 from consortia.models._factoring import (
-    RADIUS,
     TOLERANCE,
     check_law,
     example_rows,
     is_sum_over_rows,
     one_row,
     reads_rows,
+    single_rows,
+    start,
 )
 from consortia.models._shared import Array, PyTree
 
@@ -95,24 +96,19 @@ def from_numpyro(
     _check_arguments(model, example, constants)
     traced = _Traced(model, constants, {k: (v.shape[1:], v.dtype) for k, v in example.items()})
     sorted_ = _sorted(traced, example, site_plate)
+    begin = partial(start, {each.sampled: each.shape for each in sorted_.latents.values()})
+    both: dict[str, Any] = {"natural": sorted_.natural, "tails": sorted_.tails}
     if not sorted_.local:
-        return Model(
-            sorted_.log_prior,
-            sorted_.log_likelihood,
-            sorted_.start,
-            natural=sorted_.natural,
-            tails=sorted_.tails,
-        )
+        return Model(sorted_.log_prior, sorted_.log_likelihood, begin, **both)
     return Model(
         sorted_.log_prior,
         None,
-        sorted_.start,
+        begin,
         check=sorted_.check,
-        natural=sorted_.natural,
         site_log_likelihood=sorted_.site_log_likelihood,
         recover=sorted_.recover,
-        tails=sorted_.tails,
         integration=_integrated.integration(sorted_.site_log_likelihood, sorted_.size),
+        **both,
     )
 
 
@@ -210,14 +206,6 @@ class _Sorted:
     # of these, names of those that depend on what is the site's own
     derived_of_own: tuple[str, ...]
     point: Mapping[str, np.ndarray]  # a value of each latent variable, ``local`` included
-
-    def start(self, key: Array) -> dict[str, Array]:
-        """Return unconstrained parameters to start from."""
-        keys = jax.random.split(key, len(self.latents))
-        return {
-            latent.sampled: jax.random.uniform(subkey, latent.shape, minval=-RADIUS, maxval=RADIUS)
-            for subkey, latent in zip(keys, self.latents.values(), strict=True)
-        }
 
     @property
     def tails(self) -> dict[str, Tail]:
@@ -375,8 +363,7 @@ def _sorted(traced: _Traced, example: Mapping[str, np.ndarray], site_plate: str)
                 "number of rows has to come from the columns, as in x.shape[0]."
             ).at("model") from error
 
-    count = len(next(iter(example.values())))
-    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
+    singles = single_rows(example)
     first, other = of(example, {}, 0), of(example, {}, 1)
     of_one_row = jax.eval_shape(lambda rows: _shapes(of(rows, {}, 0)), singles[0])
     latents: dict[str, _Latent] = {}
@@ -475,16 +462,14 @@ def _derived(
     free = [name for name in names if not read[name]]
     if not free:
         return (), ()
-    count = len(next(iter(example.values())))
-    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
-    first, *others = (values_of(single, point) for single in singles)
+    first, *others = (values_of(single, point) for single in single_rows(example))
     # A value that changes from row to row is none of the model's: it would differ by site.
     free = [
         name
         for name in free
         if all(np.allclose(run[name], first[name], TOLERANCE) for run in others)
     ]
-    moved = first if elsewhere is None else values_of(singles[0], elsewhere)
+    moved = first if elsewhere is None else values_of(single_rows(example)[0], elsewhere)
     of_own = tuple(
         name for name in free if not np.allclose(moved[name], first[name], TOLERANCE, TOLERANCE)
     )

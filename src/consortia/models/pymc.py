@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -27,6 +27,8 @@ from consortia.models._factoring import (
     is_sum_over_rows,
     one_row,
     reads_rows,
+    single_rows,
+    start,
 )
 from consortia.models._shared import Array, PyTree
 
@@ -243,9 +245,8 @@ def _sorted(graph: _Graph, example: Mapping[str, np.ndarray]) -> Model:
                 f"{CALLER}: the latent variable {latent.name!r} is discrete: sum it out, as "
                 "pm.Mixture does."
             )
-    count = len(next(iter(example.values())))
-    singles = [{name: column[i : i + 1] for name, column in example.items()} for i in range(count)]
-    shapes = graph.shapes()
+    singles, shapes = single_rows(example), graph.shapes()
+    count = len(singles)
 
     def tried(work: Callable[[], Any], rows: int) -> Any:
         try:
@@ -324,15 +325,6 @@ def _model(
     derived: Sequence[Any],
     kinds: Mapping[str, tuple[tuple[int, ...], Any]],
 ) -> Model:
-    sampled = dict(zip(graph.sampled, shapes, strict=True))
-
-    def start(key: Array) -> dict[str, Array]:
-        keys = jax.random.split(key, len(sampled))
-        return {
-            name: jax.random.uniform(key_of, shape, minval=-RADIUS, maxval=RADIUS)
-            for key_of, (name, shape) in zip(keys, sampled.items(), strict=True)
-        }
-
     tails = graph.tails
 
     def log_prior(params: PyTree) -> Array:
@@ -352,7 +344,8 @@ def _model(
     def natural(params: PyTree) -> dict[str, Array]:
         return dict(zip(names, on_own_scale(params, one_row(kinds)), strict=True))
 
-    return Model(log_prior, log_likelihood, start, natural=natural, tails=tails)
+    begin = partial(start, dict(zip(graph.sampled, shapes, strict=True)))
+    return Model(log_prior, log_likelihood, begin, natural=natural, tails=tails)
 
 
 def _constants(

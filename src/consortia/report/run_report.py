@@ -178,11 +178,6 @@ class RunReport:
         return "NUTS on the pooled data" if record["algorithm"] == "nuts" else record["algorithm"]
 
     @property
-    def shift_errors(self) -> np.ndarray | None:
-        """Monte Carlo standard errors of the shifts, (d,), in reference sds; None without one."""
-        return self.sampled.shift_errors
-
-    @property
     def verdict(self) -> Verdict:
         """Verdict on the run, with its reasons."""
         shown = Tabled(self.shown_table.columns, self.shown_table.coordinates)
@@ -192,7 +187,7 @@ class RunReport:
     @property
     def worst(self) -> Worst:
         """The worst numbers of the chains as they were sampled, by the names of what is shown."""
-        table, errors = self.table, self.shift_errors
+        table, errors = self.table, self.sampled.shift_errors
         r_hat = float(table["r_hat"].max())
         ess = float(np.minimum(table["ess_bulk"], table["ess_tail"]).min())
         if errors is None:

@@ -37,7 +37,7 @@ from consortia.run.finishing import finished
 from consortia.run.interrupts import Interrupts, interrupted
 from consortia.run.prediction import respond
 from consortia.run.progress import Progress, Written, doing, progress_of
-from consortia.run.specification import check_same, rounding_of_answers
+from consortia.run.specification import rounding_of_answers
 from consortia.run.task import Posterior, Task
 from consortia.runtime.late import jnp
 from consortia.runtime.threads import one_thread
@@ -85,13 +85,8 @@ def converse(task: Task, method: Conversation) -> Any:
         rounding = rounding_of_answers(panel, engine.name)
         specification = task.specification(posterior, method, rounding)
         specification[IDENTITY] = panel.identity()
-    if task.resumption is not None:
-        assert task.writer is not None
-        exact = task.resumption.exact and not task.resumption.finished
-        stored = task.resumption.specification
-        check_same(stored, specification, task.writer.path, exact=exact)
-        if task.resumption.finished:
-            return open_run(task.writer.path) if engine.root else None
+    if task.finished_before(specification):
+        return open_run(task.writer.path) if task.writer is not None and engine.root else None
     with doing("checking the start", show=task.progress and panel.root):
         start.check_start_values(panel.start_values(positions), sites.names)
     if panel.serves:
@@ -117,10 +112,7 @@ def converse(task: Task, method: Conversation) -> Any:
     if prediction is not None:
         plan.details["prediction"] = prediction
         record["prediction"] = specification["prediction"] = prediction.plain()
-    if writer is not None and task.resumption is None:
-        writer.claim()
-    if task.on_plan is not None and panel.root:
-        task.on_plan(plan)
+    task.show(plan, root=panel.root)
     known = Known(
         target,
         positions[0].astype(np.float64),
@@ -288,16 +280,14 @@ class ConversationRun:
     ) -> None:
         self._panel, self._method, self._known, self._task = panel, method, known, task
         self._record, self._specification, self._writer = record, specification, writer
-        self._checkpoint = None if task.resumption is None else task.resumption.checkpoint
-        before = 0.0 if self._checkpoint is None else float(self._checkpoint.header["seconds"])
-        self._started = time.monotonic() - before
+        header = {} if task.checkpoint is None else task.checkpoint.header
+        self._started = time.monotonic() - float(header.get("seconds", 0.0))
         self._batches, self._made = 0, 0  # draws of a chain, before thinning
         # By digests: a longer run may drop a batch that a shorter one has stored.
         self._digests: list[str] = []
-        header = {} if self._checkpoint is None else self._checkpoint.header
         exact = task.resumption is not None and task.resumption.exact
         self._stored: list[str] = header.get("batches", []) if exact else []
-        self._stride = 1 if self._checkpoint is None else int(self._checkpoint.header["stride"])
+        self._stride = int(header.get("stride", 1))
         answers = None if writer is None else writer.answers
         self._source = AnswerSource(
             panel, answers, task.resumption is not None and answers is not None
@@ -309,7 +299,8 @@ class ConversationRun:
 
     def result_of(self, plan: Plan) -> Any:
         """Run the generator to its end; return the result."""
-        self._open()
+        begun = self._record, self._specification, self._stride
+        self._task.begin_store(*begun, root=self._panel.root)
         with self._ended_panel(), self._shown(plan) as shown, self._interrupts:
             try:
                 outcome, ending = self._ending(shown)
@@ -345,14 +336,6 @@ class ConversationRun:
         finally:
             if not self._source.waits:
                 self._panel.finish()
-
-    def _open(self) -> None:
-        """Begin the run directory, or go on in it."""
-        checkpoint = self._checkpoint
-        if checkpoint is not None:
-            self._record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
-        if self._writer is not None:
-            self._writer.begin(self._record, self._specification, self._stride, checkpoint)
 
     def _shown(self, plan: Plan) -> Progress:
         method, task, panel = self._method, self._task, self._panel

@@ -39,7 +39,7 @@ from consortia.run.prediction import (
 )
 from consortia.run.progress import Progress, Written, doing, progress_of
 from consortia.run.recording import NEVER
-from consortia.run.specification import Request, check_extensible, check_same, rounding_of
+from consortia.run.specification import Request, check_extensible, rounding_of
 from consortia.run.stopping import StopWhen
 from consortia.run.task import Posterior, Resumption, Task
 from consortia.runtime.garbage import collected_seldom
@@ -82,15 +82,11 @@ def _execute(task: Task) -> Any:
     if task.writer is not None:
         rounding = rounding_of(run, engine.name)
         specification = task.specification(posterior, settled.algorithm, rounding)
-    if task.resumption is not None:
-        assert task.writer is not None
-        before, finished_before = task.resumption.specification, task.resumption.finished
-        exact = task.resumption.exact and not finished_before
-        check_same(before, specification, task.writer.path, exact=exact)
-        if finished_before:
-            return open_run(task.writer.path) if run.root else None
-        if (stored := before.get("prediction")) is not None:
-            settled = replace(settled, prediction=BiasPrediction.read(stored))
+    if task.finished_before(specification):
+        return open_run(task.writer.path) if task.writer is not None and run.root else None
+    before = {} if task.resumption is None else task.resumption.specification
+    if (stored := before.get("prediction")) is not None:
+        settled = replace(settled, prediction=BiasPrediction.read(stored))
     carry, prediction = _begun(task, run, begin, settled)
     if run.serves:
         with Interrupts():  # the root decides when the run ends
@@ -160,8 +156,7 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
 
     positions: Any = begin.positions
     judgements = engine.allgather(described, lambda: task.common(target, algorithm, positions))
-    fresh = task.resumption is None or task.resumption.checkpoint is None
-    near = fresh and task.init is None and unchosen(task.algorithm)
+    near = task.checkpoint is None and task.init is None and unchosen(task.algorithm)
     problem = Problem(model, sites, first, engine, from_mode=near)
     prediction: BiasPrediction | None = None
     choice: Choice | None = None
@@ -212,13 +207,12 @@ def _begun(
     algorithm, prediction, first = settled.algorithm, settled.prediction, begin.parameters[0]
     positions: Any = begin.positions
     parts = request.seed, positions, request.rounds, request.warmup
-    resumption = task.resumption
-    if resumption is not None and resumption.checkpoint is not None:
-        check_extensible(resumption.specification, request, run)
-        return run.start(*parts, resumption.checkpoint.arrays), prediction
+    if task.resumption is not None and task.checkpoint is not None:
+        check_extensible(task.resumption.specification, request, run)
+        return run.start(*parts, task.checkpoint.arrays), prediction
     with doing("checking the start", show=task.progress and run.root):
         start.check_start_values(run.start_values(positions), sites.names)
-    wanted = resumption is None and task.on_divergence != "ignore"
+    wanted = task.resumption is None and task.on_divergence != "ignore"
     # Its law is known with the surrogates only, which exist after the start.
     fits = isinstance(algorithm, SurrogateBased) and algorithm.fits_surrogates
     known = algorithm, model, sites, first, positions.shape[1], engine
@@ -257,10 +251,7 @@ def _plan_of(
     plan.details["method"] = settled.algorithm
     if settled.choice is not None:
         plan.details["tried"] = settled.choice.tried
-    if task.writer is not None and run.root and task.resumption is None:
-        task.writer.claim()
-    if task.on_plan is not None and run.root:
-        task.on_plan(plan)
+    task.show(plan, root=run.root)
     return plan
 
 
@@ -285,19 +276,18 @@ class PhaseRun:
         self._begin, self._length, self._plan = begin, length, plan
         self._algorithm = settled.algorithm
         self._writer = task.writer if run.root else None  # one process writes for all
-        self._checkpoint = None if task.resumption is None else task.resumption.checkpoint
         parts = task.sites, settled.algorithm, task.engine.name, length, task.request.seed
         self._record = planning.record_of(run, *parts) | posterior.metadata.record
         self._record |= quadrature.unmeasured(posterior.target)
         if settled.prediction is not None:
             self._record["prediction"] = settled.prediction.plain()
-        if self._checkpoint is None:  # draws of a chain that go into one file
+        if task.checkpoint is None:  # draws of a chain that go into one file
             target, slots = posterior.target, run.layout.slots
             iteration_bytes = begin.chains * target.dimension * target.dtype.itemsize * slots
             self._stride = min(slots * max(STORED_BYTES // iteration_bytes, 1), self._draws)
         else:
-            self._stride = int(self._checkpoint.header["stride"])
-        self._open(specification)
+            self._stride = int(task.checkpoint.header["stride"])
+        task.begin_store(self._record, specification, self._stride, root=run.root)
         self._recorder = task.recorder(
             posterior,
             begin.chains,
@@ -314,14 +304,6 @@ class PhaseRun:
     def _draws(self) -> int:
         request = self._task.request
         return request.rounds * self._run.draws_per_iteration // request.thin
-
-    def _open(self, specification: dict[str, Any]) -> None:
-        """Begin the run directory, or go on in it."""
-        checkpoint = self._checkpoint
-        if checkpoint is not None:
-            self._record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
-        if self._writer is not None:
-            self._writer.begin(self._record, specification, self._stride, checkpoint)
 
     def result(self, carry: Any) -> Any:
         """Run the rounds from a state to their end; return the result."""

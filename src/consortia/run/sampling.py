@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, astuple, fields, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from consortia.core import arguments
 from consortia.core.contract import Method, Plan
@@ -125,7 +125,8 @@ def sample(
     options: dict[str, Any] = {"stop": stop, "keep": keep, "metadata": metadata, "cost": cost}
     options |= {"on_divergence": on_divergence, "bias_target": bias_target, "on_plan": on_plan}
     options |= {"init": init, "engine": engine, "store": store, "progress": progress}
-    return _sample_length(model, sites, algorithm, length, draws, options)
+    options["draws"] = draws
+    return _sampled(model, sites, algorithm, length, options)
 
 
 @arguments.hinted
@@ -186,7 +187,7 @@ def resume(
     more: dict[str, Any] = {"init": init, "progress": progress, "on_plan": on_plan}
     if isinstance(sites, tuple):
         more |= {"rounds": rounds, "stop": stop, "keep": keep, "exact": exact, "engine": engine}
-        return _resumed_each(path, model, sites, algorithm, **more)
+        return _resumed_each(path, model, sites, algorithm, more)
     together = one_engine(engine)
     writer = RunStore(path, existing=True)
     if not together.root:
@@ -243,59 +244,25 @@ def _resumption(
     return request, rule, Resumption(before, checkpoint, exact, finished)
 
 
-def _sample_length(
-    model: Model,
-    sites: Sites | tuple[Sites, ...],
-    algorithm: Method,
-    length: dict[str, Any],
-    draws: int | None,
-    options: dict[str, Any],
+def _sampled(
+    model: Model, sites: Any, algorithm: Method, length: dict[str, Any], options: dict[str, Any]
 ) -> Any:
-    """Return the draws of `sample`: of one data set, or of each of several."""
-    if draws is not None:
-        first_sites = sites[0] if isinstance(sites, tuple) and sites else sites
-        rounds = checks.check_arguments(
-            model, first_sites, algorithm, **length, draws=draws, init=options["init"]
-        )
-        length = length | {"rounds": rounds}
+    """Return the draws of one data set, or of each of several.
+
+    ``options`` are the other arguments of `sample`.
+    """
     if isinstance(sites, tuple) and sites:
-        return _of_each(model, sites, algorithm, length, **options)
-    return _of_one(model, cast(Sites, sites), algorithm, length, **options)
-
-
-def _of_one(
-    model: Model,
-    sites: Sites,
-    algorithm: Method,
-    length: dict[str, Any],
-    *,
-    stop: StopWhen | None,
-    keep: AccumulatorSpec | str,
-    on_divergence: str,
-    bias_target: Any,
-    cost: float | str | None,
-    engine: Engine | tuple[Engine, ...] | None,
-    store: Any,
-    **options: Any,
-) -> Any:
-    """Return the draws of one data set; see `sample`."""
-    rounds = checks.check_arguments(model, sites, algorithm, **length)
-    rule, together = check_rule(stop), one_engine(engine)
-    writer = None if store is None else RunStore(store)
+        return _of_each(model, sites, algorithm, length, options)
+    given = length | {name: options[name] for name in ("draws", "init")}
+    rounds = checks.check_arguments(model, sites, algorithm, **given)
+    settings = {name: options[name] for name in ("metadata", "init", "progress", "on_plan")}
+    settings |= {"stop": check_rule(options["stop"]), "engine": one_engine(options["engine"])}
+    settings["writer"] = writer = None if options["store"] is None else RunStore(options["store"])
     try:
-        return execute(
-            model,
-            sites,
-            algorithm,
-            Request(**length | {"rounds": rounds}),
-            engine=together,
-            writer=writer,
-            stop=rule,
-            keep=read_spec(keep),
-            on_divergence=check_response(on_divergence),
-            bias_target=BiasTarget.read(bias_target, cost),
-            **options,
-        )
+        settings["keep"] = read_spec(options["keep"])
+        settings["on_divergence"] = check_response(options["on_divergence"])
+        settings["bias_target"] = BiasTarget.read(options["bias_target"], options["cost"])
+        return execute(model, sites, algorithm, Request(**length | {"rounds": rounds}), **settings)
     finally:
         if writer is not None:
             writer.release()
@@ -306,40 +273,31 @@ def _of_each(
     several: tuple[Sites, ...],
     algorithm: Method,
     length: dict[str, Any],
-    *,
-    stop: StopWhen | None,
-    keep: AccumulatorSpec | str,
-    metadata: Metadata | None,
-    on_divergence: str,
-    bias_target: Any,
-    cost: float | str | None,
-    store: Any,
-    engine: Engine | tuple[Engine, ...] | None,
-    on_plan: Callable[[Plan], None] | None,
-    **options: Any,
+    options: dict[str, Any],
 ) -> Any:
-    """Return the draws given each of several imputations; see `sample`."""
-    check_imputations(several, keep, engine)
-    rounds = checks.check_arguments(model, several[0], algorithm, **length)
-    rule = check_rule(stop)
+    """Return the draws given each of several imputations; ``options`` as of `_sampled`."""
+    check_imputations(several, options["keep"], options["engine"])
+    given = length | {name: options[name] for name in ("draws", "init")}
+    rounds = checks.check_arguments(model, several[0], algorithm, **given)
+    rule, metadata, cost = check_rule(options["stop"]), options["metadata"], options["cost"]
     request: dict[str, Any] = {
         **length,
         "rounds": rounds,
-        "on_divergence": check_response(on_divergence),
-        "bias_target": list(astuple(BiasTarget.read(bias_target))[:2]),
+        "on_divergence": check_response(options["on_divergence"]),
+        "bias_target": list(astuple(BiasTarget.read(options["bias_target"]))[:2]),
         **({} if cost is None else {"cost": cost}),
         "stop": None if rule is None else asdict(rule),
         "metadata": None if metadata is None else metadata.plain,
     }
-    engines = engines_of(engine, len(several))
+    engines = engines_of(options["engine"], len(several))
 
     def run(number: int, seed: int, path: Path | None) -> Any:
-        shown = on_plan if number == 0 else None
-        settings: dict[str, Any] = {"seed": seed, "store": path, "on_plan": shown}
-        settings["engine"] = engines[number]
-        return sample(model, several[number], algorithm, **_read(request), **settings, **options)
+        shown = options["on_plan"] if number == 0 else None
+        settings = {"init": options["init"], "progress": options["progress"], "on_plan": shown}
+        settings |= {"seed": seed, "store": path, "engine": engines[number]}
+        return sample(model, several[number], algorithm, **_read(request), **settings)
 
-    return pooled(len(several), request, run, engine=engines[0], store=store)
+    return pooled(len(several), request, run, engine=engines[0], store=options["store"])
 
 
 def _resumed_each(
@@ -347,40 +305,36 @@ def _resumed_each(
     model: Model,
     several: tuple[Sites, ...],
     algorithm: Method,
-    *,
-    rounds: int | None,
-    stop: StopWhen | Literal["same"] | None,
-    keep: AccumulatorSpec | Literal["same"],
-    exact: bool,
-    engine: Engine | tuple[Engine, ...] | None,
-    on_plan: Callable[[Plan], None] | None,
-    **options: Any,
+    options: dict[str, Any],
 ) -> Any:
-    """Resume each of several imputations; begin those that were not begun."""
+    """Resume each of several imputations; begin those that were not begun.
+
+    ``options`` are the other arguments of `resume`.
+    """
+    keep, engine, stop = options.pop("keep"), options.pop("engine"), options["stop"]
     check_imputations(several, "draws" if keep == "same" else keep, engine)
     engines = engines_of(engine, len(several))
     together = engines[0]
     request = request_of(path)
     if request is None:
         raise StoreError(f"{path} is a run of one data set: give its sites alone.").at("sites")
-    if rounds is not None:
-        request["rounds"] = rounds
+    if options["rounds"] is not None:
+        request["rounds"] = options["rounds"]
     if stop != "same":
         rule = check_rule(stop)
         request["stop"] = None if rule is None else asdict(rule)
 
     def run(number: int, seed: int, directory: Path | None) -> Any:
         assert directory is not None
-        rows = several[number]
-        shown = on_plan if number == 0 else None
+        rows, shown = several[number], options["on_plan"] if number == 0 else None
         begun = together.allgather(lambda: holds_run(directory) if together.root else False)
-        more: dict[str, Any]
         if any(begun):
-            own_engine = None if engine is None else engines[number]
-            more = {"rounds": rounds, "stop": stop, "exact": exact, "engine": own_engine}
-            return resume(directory, model, rows, algorithm, on_plan=shown, **more, **options)
-        more = {"seed": seed, "store": directory, "engine": engines[number], "on_plan": shown}
-        return sample(model, rows, algorithm, **_read(request), **more, **options)
+            given = None if engine is None else engines[number]
+            more = options | {"on_plan": shown, "engine": given}
+            return resume(directory, model, rows, algorithm, **more)
+        more = {"init": options["init"], "progress": options["progress"], "on_plan": shown}
+        more |= {"seed": seed, "store": directory, "engine": engines[number]}
+        return sample(model, rows, algorithm, **_read(request), **more)
 
     return pooled(len(several), request, run, engine=together, store=path, existing=True)
 

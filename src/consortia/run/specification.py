@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,10 +10,6 @@ import numpy as np
 
 from consortia.algorithms.registry import GONE
 from consortia.core import arguments, fingerprints
-from consortia.core.contract import Method
-from consortia.core.target import Target
-from consortia.data import digest
-from consortia.data.sites import Sites
 from consortia.engines.contract import Run
 from consortia.engines.panel import Panel
 from consortia.errors import InputError, StoreError
@@ -42,53 +37,6 @@ class Request:
     seed: int = 0
     thin: int = 1
     warmup: int = 0
-
-
-def specification_of(
-    request: Request,
-    target: Target,
-    sites: Sites,
-    method: Method,
-    rounding: Mapping[str, Any],
-    stop: StopWhen | None,
-) -> dict[str, Any]:
-    """Return everything that decides a run's draws.
-
-    ``request`` and ``stop`` say how long it is; ``algorithm``, ``model`` and ``data`` what it is,
-    with fingerprints; ``rounding`` what else its bits depend on.
-    """
-    made = {
-        "request": dataclasses.asdict(request),
-        "stop": None if stop is None else dataclasses.asdict(stop),
-        "algorithm": {
-            "name": method.name,
-            "parameters": method.parameters(),
-            "fingerprint": fingerprints.of_value(method),
-        },
-        "model": {
-            "dimension": target.dimension,
-            "fingerprint": fingerprints.of_model(target, sites.first),
-        },
-        "data": {
-            "sites": len(sites),
-            "rows": int(np.sum(np.asarray(sites.sizes, np.int64))),
-            "fingerprint": digest.of_sites(sites.names, sites.digests),
-        },
-        "rounding": dict(rounding),
-    }
-    return json.loads(json.dumps(made))
-
-
-def requested_spec(
-    request: Request, target: Target, sites: Sites, method: Method
-) -> dict[str, Any]:
-    """Return the arguments that all processes of a study must share."""
-    return {
-        **dataclasses.asdict(request),
-        "model": fingerprints.of_model(target, sites.first),
-        "sites": digest.of_sites(sites.names, sites.digests),
-        "algorithm": method,
-    }
 
 
 def rounding_of(run: Run, engine: str) -> dict[str, Any]:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from consortia.core import arguments, density, parameters, start
+from consortia.core import arguments, density, fingerprints, parameters, start
 from consortia.core.contract import Method, Plan
 from consortia.core.model import Model
 from consortia.core.target import Target
+from consortia.data import digest
 from consortia.data.sites import Sites
 from consortia.diagnostics.natural import Quantities
 from consortia.engines.contract import Engine
 from consortia.errors import InputError, wrong
 from consortia.run import checks
 from consortia.run.recording import Recorder
-from consortia.run.specification import Request, requested_spec, specification_of
+from consortia.run.specification import Request, check_same
 from consortia.run.stopping import StopWhen
 from consortia.store.accumulators import AccumulatorSpec
 from consortia.store.checkpoint import Checkpoint
@@ -67,6 +68,11 @@ class Task:
     on_divergence: str = "warn"
     bias_target: BiasTarget | None = None
     resumption: Resumption | None = None  # the state from which it is resumed; None for a new run
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The state at which a resumed run continues; None where it starts from the beginning."""
+        return None if self.resumption is None else self.resumption.checkpoint
 
     def check(self) -> None:
         """Check the arguments that depend on no data.
@@ -117,7 +123,7 @@ class Task:
         self, posterior: Posterior, chains: int, writer: RunStore | None, **more: Any
     ) -> Recorder:
         """Return a recorder of the draws after those in the store; ``more`` are its options."""
-        stored = None if self.resumption is None else self.resumption.checkpoint
+        stored = self.checkpoint
         accumulator = None
         if self.keep is not None:
             accumulator = self.keep.start(posterior.target, chains)
@@ -139,8 +145,10 @@ class Task:
 
     def common(self, target: Target, algorithm: Method, positions: np.ndarray) -> dict[str, Any]:
         """Return the arguments that all processes share."""
-        given = requested_spec(self.request, target, self.sites, algorithm)
-        return given | {
+        return asdict(self.request) | {
+            "model": fingerprints.of_model(target, self.sites.first),
+            "sites": digest.of_sites(self.sites.names, self.sites.digests),
+            "algorithm": algorithm,
             "init": positions,
             "stop": self.stop,
             "keep": self.keep,
@@ -150,9 +158,58 @@ class Task:
     def specification(
         self, posterior: Posterior, algorithm: Method, rounding: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the stored description of the run, to know it again."""
-        parts = self.request, posterior.target, self.sites, algorithm, rounding, self.stop
-        return specification_of(*parts) | {
-            "keep": None if self.keep is None else self.keep.describe(),
-            "metadata": json.loads(json.dumps(posterior.metadata.plain)),
+        """Return everything that decides a run's draws, to know it again.
+
+        ``request`` and ``stop`` say how long it is; ``algorithm``, ``model`` and ``data`` what it
+        is, with fingerprints; ``rounding`` what else its bits depend on.
+        """
+        target, sites = posterior.target, self.sites
+        made = {
+            "request": asdict(self.request),
+            "stop": None if self.stop is None else asdict(self.stop),
+            "algorithm": {
+                "name": algorithm.name,
+                "parameters": algorithm.parameters(),
+                "fingerprint": fingerprints.of_value(algorithm),
+            },
+            "model": {
+                "dimension": target.dimension,
+                "fingerprint": fingerprints.of_model(target, sites.first),
+            },
+            "data": {
+                "sites": len(sites),
+                "rows": int(np.sum(np.asarray(sites.sizes, np.int64))),
+                "fingerprint": digest.of_sites(sites.names, sites.digests),
+            },
+            "rounding": dict(rounding),
+            "metadata": posterior.metadata.plain,
         }
+        keep = None if self.keep is None else self.keep.describe()
+        return json.loads(json.dumps(made)) | {"keep": keep}
+
+    def finished_before(self, specification: dict[str, Any]) -> bool:
+        """Return True if a resumed run had ended; refuse to resume a run of something else."""
+        if self.resumption is None:
+            return False
+        assert self.writer is not None
+        before, finished = self.resumption.specification, self.resumption.finished
+        exact = self.resumption.exact and not finished
+        check_same(before, specification, self.writer.path, exact=exact)
+        return finished
+
+    def show(self, plan: Plan, *, root: bool) -> None:
+        """Show the plan, once the directory of a new run is claimed; one process does both."""
+        if self.writer is not None and root and self.resumption is None:
+            self.writer.claim()
+        if self.on_plan is not None and root:
+            self.on_plan(plan)
+
+    def begin_store(
+        self, record: dict[str, Any], specification: dict[str, Any], stride: int, *, root: bool
+    ) -> None:
+        """Begin the run directory, or go on in it."""
+        checkpoint = self.checkpoint
+        if checkpoint is not None:
+            record["resumed_at"] = [*checkpoint.header["resumed_at"], checkpoint.done]
+        if self.writer is not None and root:
+            self.writer.begin(record, specification, stride, checkpoint)

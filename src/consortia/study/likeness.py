@@ -111,25 +111,19 @@ def toml(changes: Mapping[str, Harmonisation]) -> list[str]:
         if not made.approved:
             plain.append("approved = false # check what is below, then write true")
         lines += ["", *([f"[{head}]"] if plain else []), *plain]
-        for name, table in (("rename", made.rename), ("scale", made.scale)):
+        tables: dict[str, Mapping[str, Any]] = {"rename": made.rename, "scale": made.scale}
+        tables["missing_values"] = made.missing_values
+        tables |= {f"recode.{key(name)}": words for name, words in made.recode.items()}
+        for name, table in tables.items():
             if table:
-                lines += [
-                    f"[{head}.{name}]",
-                    *(f"{key(k)} = {_value(v)}" for k, v in table.items()),
-                ]
-        if made.missing_values:
-            lines.append(f"[{head}.missing_values]")
-            lines += [
-                f"{key(name)} = [{', '.join(map(_value, codes))}]"
-                for name, codes in made.missing_values.items()
-            ]
-        for name, table in made.recode.items():
-            lines += [f"[{head}.recode.{key(name)}]"]
-            lines += [f"{key(old)} = {text(new)}" for old, new in table.items()]
+                lines.append(f"[{head}.{name}]")
+                lines += [f"{key(k)} = {_value(v)}" for k, v in table.items()]
     return lines
 
 
-def _value(value: str | int | float) -> str:
+def _value(value: str | int | float | list[Any]) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
     return text(value) if isinstance(value, str) else f"{value:.12g}"
 
 

@@ -38,7 +38,7 @@ from consortia.diagnostics.prediction import OPTIMISER, BiasPrediction
 from consortia.errors import InputError, wrong
 from consortia.graphs.weights import Mixing
 from consortia.latency import Recorded
-from consortia.schedules.events import Trace, simulate
+from consortia.schedules.events import simulate
 from consortia.surrogates import Correction, Gaussian, Recipe
 from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
@@ -521,7 +521,10 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     elif isinstance(method.latency, Recorded):
         updates = min(updates, method.latency.updates(method.max_staleness))
     names = tuple(problem.sites.names) if sites > 1 else None
-    trace = _trace(method.latency, method.workers, updates, method.max_staleness, names)
+    cap = method.max_staleness
+    trace = _trace(
+        method.latency, workers=method.workers, updates=updates, max_staleness=cap, sites=names
+    )
     share = trace.shares[0] if sites > 1 else np.ones(1)
     if method.latest_only:
         share = np.ones(sites)
@@ -563,12 +566,8 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     return law.noted(OWN_SITES) if away.max() > SEEN_SHIFT else law
 
 
-@lru_cache(maxsize=8)
-def _trace(
-    latency: Any, workers: int, updates: int, cap: int | None, names: tuple[str, ...] | None
-) -> Trace:
-    """Simulate a trace of one server, once for all steps that are tried."""
-    return simulate(latency, workers=workers, updates=updates, max_staleness=cap, sites=names)
+_trace = lru_cache(maxsize=8)(simulate)
+"""A simulated trace of one server, made once for all steps that are tried."""
 
 
 def _trace_updates(method: StaleGradients, sites: int, least: int, dimension: int) -> int:

@@ -143,7 +143,13 @@ class Answers:
         ]
         fills: dict[str, float] = {}
         if question.missing == "indicator":
-            fills = self._fill_gaps(gaps, levels)
+            numbers = {
+                name
+                for text, factor in question.parsed.factors.items()
+                if text not in levels
+                for name in factor.columns
+            }
+            fills = {name: self._unit(f"column {name}").mean for name in gaps if name in numbers}
             units |= mark_units(fills, sum(rows.values()))
             levels |= {
                 text: (*levels[text], GAP)
@@ -231,16 +237,6 @@ class Answers:
                 )
             units |= units_of(factor, plain)
         return units, levels, notes
-
-    def _fill_gaps(
-        self, gaps: Sequence[str], levels: Mapping[str, tuple[str, ...]]
-    ) -> dict[str, float]:
-        """Return the mean over all rows of each number that misses somewhere."""
-        factors = self.question.parsed.factors.items()
-        numbers = {
-            name for text, factor in factors if text not in levels for name in factor.columns
-        }
-        return {name: self._unit(f"column {name}").mean for name in gaps if name in numbers}
 
     def left_out(self, rows: Mapping[str, int]) -> list[str]:
         """Return notes on the rows that are left out, if any are; ``rows`` are those kept."""

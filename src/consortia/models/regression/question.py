@@ -626,16 +626,12 @@ class Question:
         """
         factor = self.extra[name]
         values = factor.values(table, where)
-        if name in ("exposure", "trials") and (values <= 0).any():
+        sign, refused = (">=", values < 0) if name == "weights" else (">", values <= 0)
+        if refused.any():
             raise InputError(
-                f"{where}: {name} {factor.text} must be > 0 in every row"
-                f"{self._first(name, factor, table, values <= 0, values)}."
-            ).at(**factor.place(table, values <= 0))
-        if name == "weights" and (values < 0).any():
-            raise InputError(
-                f"{where}: weights {factor.text} must be >= 0 in every row"
-                f"{self._first(name, factor, table, values < 0, values)}."
-            ).at(**factor.place(table, values < 0))
+                f"{where}: {name} {factor.text} must be {sign} 0 in every row"
+                f"{self._first(name, factor, table, refused, values)}."
+            ).at(**factor.place(table, refused))
         return values
 
     def _check(
