@@ -112,6 +112,16 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Look for no garbage while tests are collected: a seventh of that time, and hardly any is."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collect_file() -> Generator[None, list[Any], list[Any]]:
     """Look for examples in the source alone: there are none in tests, and it takes seconds."""
     found = yield
