@@ -76,19 +76,27 @@ RICHEST = [richest(name, EVERYTHING) for name in ALGORITHMS]
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """A test that asks for one of these names runs over the registry."""
+    """A test that asks for one of these names runs over the registry.
+
+    ``mostly_slow`` is for what is the same code in every algorithm: one of them is quick.
+    """
     quick = metafunc.module.__name__.endswith(COMPILE_NOTHING)
     few = getattr(metafunc.module, "QUICK", ALGORITHMS)
 
-    def parameter(case: Case, settings: str) -> Any:
-        slow = (case.name in SLOW and not quick) or case.name not in few
+    def parameter(case: Case, settings: str, slow: bool = False) -> Any:
+        slow = slow or (case.name in SLOW and not quick) or case.name not in few
         marks = [pytest.mark.slow] if slow else []
         return pytest.param(case, id=f"{case.name}-{settings}", marks=marks)
 
-    examples = [parameter(Case(n, e.example), "example") for n, e in ALGORITHMS.items()]
+    plain = [Case(name, entry.example) for name, entry in ALGORITHMS.items()]
+    examples = [parameter(case, "example") for case in plain]
     private = [parameter(case, "private") for case in PRIVATELY]
     rich = [parameter(case, "everything") for case in RICHEST]
     choices = {"example": examples, "private": private, "rich": rich, "case": examples + rich}
+    choices["mostly_slow"] = [
+        *(parameter(case, "example", case.name != "fa_hmc") for case in plain),
+        *(parameter(case, "everything", slow=True) for case in RICHEST),
+    ]
     for name, values in choices.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, values)

@@ -242,11 +242,11 @@ def test_the_record_says_how_to_repeat_the_run(
 
 
 def test_a_store_that_holds_a_run_is_refused_and_left_alone(
-    case: Any, model: Any, sites: Any, positions: Any, tmp_path: Any
+    mostly_slow: Any, model: Any, sites: Any, positions: Any, tmp_path: Any
 ) -> None:
     options: dict[str, Any] = {"rounds": 5, "chains": 2, "progress": False}
     options["store"] = tmp_path / "run"
-    before = positions(consortia.sample(model, sites, case.method(), **options))
+    before = positions(consortia.sample(model, sites, mostly_slow.method(), **options))
     with refused(StoreError, argument="store", match="holds a run"):
-        consortia.sample(model, sites, case.method(), seed=1, **options)
+        consortia.sample(model, sites, mostly_slow.method(), seed=1, **options)
     np.testing.assert_array_equal(positions(consortia.open_run(tmp_path / "run")), before)

@@ -165,11 +165,11 @@ def commands() -> list[tuple[str, str]]:
 
 
 def test_every_command_on_a_page_exists_with_its_options() -> None:
-    shown = commands()
+    shown, program = commands(), get_command(app)
     assert len(shown) > 40
     for page, line in shown:
         words = shlex.split(re.split(r"\s(?:#|>|&)", line)[0])
-        command: Any = get_command(app)
+        command: Any = program
         while words and hasattr(command, "commands") and words[0] in command.commands:
             command = command.commands[words.pop(0)]
         if hasattr(command, "commands"):

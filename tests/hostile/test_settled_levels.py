@@ -155,10 +155,11 @@ def assert_as_by_moved_rows(
     revealed: Any,
     leaving: Callable[[dict[str, np.ndarray]], np.ndarray],
     d: int,
+    apart: int = 7,
 ) -> None:
-    """Compare a measured Jacobian with differences of what leaves, at some rows."""
+    """Compare a measured Jacobian with differences of what leaves, at each row of so many."""
     jacobian = measure._information(revealed)
-    for row in range(0, 60, 7):
+    for row in range(0, 60, apart):
         for unknown in range(each := measure.unknowns.each):
             column = int(np.flatnonzero(measure.unknowns.rows == row)[0]) * each + unknown
             ends = [leaving(moved(measure, rows, row, unknown, sign * 50)) for sign in (1, -1)]
@@ -204,9 +205,10 @@ def test_what_a_fit_without_a_spread_gives_away_is_its_mode_in_turned_coordinate
     assert_as_by_moved_rows(measure, rows, revealed, leaving, d)
 
 
+@pytest.mark.parametrize("apart", sparse([7, 20], [20]))
 @pytest.mark.parametrize("case", ["levels", "slopes", "no columns"])
 def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
-    case: str, tmp_path: Path
+    case: str, apart: int, tmp_path: Path
 ) -> None:
     """By moved rows: the covariance given all others, its regression, the rest, and T p.
 
@@ -252,7 +254,7 @@ def test_what_a_fit_gives_away_is_measured_in_the_numbers_that_leave(
     }
     errors = {name: np.ones_like(answer[name]) for name in ("precisions", "pulls")}
     (revealed,) = revealed_by_fits(target, arrays, answer, errors)
-    assert_as_by_moved_rows(measure, rows, revealed, leaving, d)
+    assert_as_by_moved_rows(measure, rows, revealed, leaving, d, apart)
 
 
 @pytest.mark.parametrize("case", sparse(range(12), [2]))

@@ -150,7 +150,7 @@ def attack(
 # --- an honest run -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rows", [50, pytest.param(80, marks=pytest.mark.slow), 120])
+@pytest.mark.parametrize("rows", sparse([50, 80, 120], [50]))
 def test_an_honest_run_settles_no_row(tmp_path: Path, rows: int) -> None:
     stage = stage_of(tmp_path, rows)
     tree = stage.run()
