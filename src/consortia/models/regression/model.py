@@ -31,6 +31,7 @@ from consortia.models.regression.checking import (
     VARIANCES,
     PredictiveCheck,
     checked,
+    joined,
     of_persons,
     sums_of,
 )
@@ -64,6 +65,7 @@ from consortia.models.regression.participants import TableOne, table_one
 from consortia.models.regression.persons import persons_of
 from consortia.models.regression.prediction import (
     NewRows,
+    blocks_of,
     censored,
     chains_of,
     levels_given_rows,
@@ -86,6 +88,10 @@ from consortia.store.metadata import Metadata, recorded
 MOST_DRAWS = 4000
 """Draws for which levels are drawn at sites and effects are averaged over rows, in tables: the ends
 of 95 % intervals are then good to 0.04 sd. Chosen, not measured."""
+
+SIMULATED_AT_ONCE = 8
+"""Draws at least for which the responses of a site's rows are simulated together: an array of a
+million rows has 64 MB."""
 
 
 def _groups_of(column: Column) -> np.ndarray:
@@ -975,23 +981,28 @@ class Regression:
                 rows["person"] = np.asarray(persons.labels)
             elif not spec.question.samples:
                 rows = of_persons(rows)
-            y = rows["y"]
-            shift = np.zeros((len(kept), len(y)))
+            y, parts = rows["y"], list[Any]()
+            groups, levels = rows.get("group", np.zeros(len(y), int)), np.zeros(0)
             if spec.staying:
-                groups = rows.get("group", np.zeros(len(y), int))
-                levels = self._levels(params, name, seed)[:, groups]
-                shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
-            if self.density.lead:
-                shift = np.zeros((*shift.shape, *self.density.lead))
+                levels = self._levels(params, name, seed)
             rng = np.random.default_rng(seed + site_index)
-            simulated = self.density.simulated(rng, params, rows, shift)
-            if family not in VARIANCES:
-                sums[name] = self._counts(rows, simulated, seed + site_index)
-                continue
-            mean = predicted(self.density, params, rows, shift)
-            mean = mean[..., 1] if family == "bernoulli" else mean
-            trials = rows.get("trials")
-            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), parameters, trials)
+            for part in blocks_of(len(kept), len(y), SIMULATED_AT_ONCE):
+                some = {key: values[part] for key, values in params.items()}
+                shift = np.zeros((len(kept[part]), len(y), *self.density.lead))
+                if spec.staying:
+                    shift = np.einsum("rk,nrk->nr", rows["slopes"], levels[part][:, groups])
+                simulated = self.density.simulated(rng, some, rows, shift)
+                if family not in VARIANCES:
+                    parts.append(simulated)
+                    continue
+                mean = predicted(self.density, some, rows, shift)
+                mean = np.asarray(mean[..., 1] if family == "bernoulli" else mean, float)
+                aux = {key: values[part] for key, values in parameters.items()}
+                parts.append(sums_of(family, y, simulated, mean, aux, rows.get("trials")))
+            if family in VARIANCES:
+                sums[name] = joined(parts)
+            else:
+                sums[name] = self._counts(rows, np.concatenate(parts), seed + site_index)
         return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
 
     def _counts(self, rows: Mapping[str, np.ndarray], simulated: np.ndarray, seed: int) -> Counts:

@@ -83,9 +83,9 @@ def levels_given_rows(
     return np.concatenate(levels)
 
 
-def blocks_of(draws: int, rows: int) -> Iterator[slice]:
-    """Yield the draws in blocks that are computed together with so many rows."""
-    width = max(VALUES_AT_ONCE // max(rows, 1), 1)
+def blocks_of(draws: int, rows: int, least: int = 1) -> Iterator[slice]:
+    """Yield the draws in blocks, of ``least`` or more, that are computed with so many rows."""
+    width = max(VALUES_AT_ONCE // max(rows, 1), least)
     for at in range(0, draws, width):
         yield slice(at, at + width)
 
