@@ -424,7 +424,7 @@ class Regression:
             kept = spaced(len(params["log_sd"]), self._draws_of_levels)
             params = {name: values[kept] for name, values in params.items()}
         natural = self.density.at_mean(params)
-        here = [name for i, name in enumerate(spec.sites) if i in self.rows.here]
+        here = [spec.sites[index] for index in self.rows.here]
         staying = {}
         if spec.grouping == SITE:
             staying = {name: self._levels(params, name, seed)[:, 0] for name in here}
@@ -980,7 +980,7 @@ class Regression:
         parameters = self.density.natural(params)
         sums: dict[str, Any] = {}
         for site_index, name in enumerate(spec.sites):
-            if site_index not in self.rows.here:
+            if site_index in self.rows.elsewhere:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
             if spec.question.persons is not None:
