@@ -781,6 +781,8 @@ class Density:
             of_rows = levels[:, batch.get("group", np.zeros(rows, int))]
             eta = eta + np.einsum("rk,nrk->nr", batch["slopes"], of_rows)
         breaks = {"breaks": extras.pop("breaks", None)}
+        if not (extras or self.lead):  # from the same numbers as one draw after the other
+            return self.family.draw(rng, eta, batch, breaks)
         draws = [
             self.family.draw(rng, eta[i], batch, breaks | {k: v[i] for k, v in extras.items()})
             for i in range(len(eta))
