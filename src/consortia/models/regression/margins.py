@@ -312,8 +312,6 @@ def _site_averages(
             for others in fixed
         ]
         effects = np.stack(parts, axis=1) if times is not None else parts[0]
-        if density.family.base == "bernoulli":
-            effects = effects[:, 1:]
         for number, name in enumerate(outcomes):
             values = effects.reshape(len(effects), -1)[:, number]
             averages[Key(column, contrast, name)] = Average(count, values)

@@ -521,8 +521,6 @@ class Regression:
             values = predicted(self.density, given.params, rows, given.shift)
             if self.family.name in ("ordinal", "categorical"):
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
-            elif self.family.base == "bernoulli":
-                values = values[..., 1]
         return of_chains(tree, values, dims, coords)
 
     def restricted_mean(
@@ -1005,9 +1003,10 @@ class Regression:
                     parts.append(simulated)
                     continue
                 mean = predicted(self.density, some, rows, shift)
-                mean = np.asarray(mean[..., 1] if family == "bernoulli" else mean, float)
                 aux = {key: values[part] for key, values in parameters.items()}
-                parts.append(sums_of(family, y, simulated, mean, aux, rows.get("trials")))
+                parts.append(
+                    sums_of(family, y, simulated, np.asarray(mean), aux, rows.get("trials"))
+                )
             if family in VARIANCES:
                 sums[name] = joined(parts)
             else:
