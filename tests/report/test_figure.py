@@ -345,7 +345,7 @@ def test_a_long_title_of_a_panel_is_not_cut_off():
 
 
 def test_many_sites_are_drawn_in_one_height_by_their_medians():
-    count = forest.MOST_NAMED + 1
+    count = forest.MOST_LINES + 1
     sites = [Row("a", f"s{i}", "site", 1 + i, 0.5, 2.0 + i, 0.5, 0.5) for i in range(count)]
     new = Row("a", "a new site", "new site", 1.0, 0.5, 2.0, 0.5, 0.5)
     with drawing():

@@ -26,10 +26,10 @@ LINE, MARGIN, WIDTH = 0.24, 0.75, 4.6
 LETTERS = 52
 """Characters of a title that fit above a panel."""
 
-MOST_NAMED, CROWDED = 200, 40
-"""Intervals of a panel that have a line and a name each, 48 inches high; and the lines in whose
-height more of them are drawn by their medians, without names. Chosen: every text takes
-milliseconds, and a picture of some thousand lines has more pixels than Matplotlib writes."""
+MOST_LINES = 100
+"""Lines of a panel, 24 inches high; of more the sites are drawn by their medians, without names, in
+the height of so many. Chosen: of thousands each text takes milliseconds, and a picture has more
+pixels than Matplotlib writes."""
 
 
 def draw_forest(
@@ -62,7 +62,10 @@ def forest_figure(
     from matplotlib.figure import Figure
 
     blocks = {textwrap.fill(head, LETTERS): rows for head, rows in blocks.items()}
-    heights = [(_lines(rows) + head.count("\n")) * LINE + MARGIN for head, rows in blocks.items()]
+    heights = [
+        (min(len(rows), MOST_LINES) + head.count("\n")) * LINE + MARGIN
+        for head, rows in blocks.items()
+    ]
     figure = Figure(figsize=(WIDTH, sum(heights)))
     panels = figure.subplots(len(blocks), 1, height_ratios=heights, squeeze=False)
     for axes, (head, rows) in zip(panels[:, 0], blocks.items(), strict=True):
@@ -73,34 +76,22 @@ def forest_figure(
     return figure
 
 
-def _crowd(rows: Sequence[Any]) -> list[Any]:
-    """Return the rows that are drawn without names: those of all sites, if they are too many."""
-    sites = [row for row in rows if row.kind == "site"]
-    return sites if len(sites) > MOST_NAMED else []
-
-
-def _lines(rows: Sequence[Any]) -> int:
-    crowd = len(_crowd(rows))
-    return len(rows) - crowd + CROWDED * bool(crowd)
-
-
 def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
-    lines = _lines(rows)
-    if crowd := _crowd(rows):
+    lines, crowd = min(len(rows), MOST_LINES), []
+    if lines < len(rows):
+        crowd = sorted([row.median, row.lower, row.upper] for row in rows if row.kind == "site")
         rows = [row for row in rows if row.kind != "site"]
     places = list(range(len(rows), 0, -1))
     apart = [row.kind != "site" for row in rows]
     axes.axvline(1.0 if ratio else 0.0, color=RULE, linewidth=0.8, zorder=0)
+    if any(apart) and (crowd or not all(apart)):
+        axes.axhline(places[apart.index(True)] + 0.5, color=RULE, linewidth=0.8)
     if crowd:
-        intervals = np.array([(row.median, row.lower, row.upper) for row in crowd])
-        medians, lower, upper = intervals[np.argsort(intervals[:, 0])].T
+        medians, lower, upper = np.array(crowd).T
         heights = np.linspace(lines, len(rows) + 1, len(crowd))
         axes.hlines(heights, lower, upper, color=SERIES[0], linewidth=0.4)
         axes.plot(medians, heights, "o", color=INK, markersize=1)
         axes.set_ylabel(f"{len(crowd):,} intervals, by their medians")
-        axes.axhline(len(rows) + 0.5, color=RULE, linewidth=0.8)
-    elif any(apart) and not all(apart):
-        axes.axhline(places[apart.index(True)] + 0.5, color=RULE, linewidth=0.8)
     for height, row, below in zip(places, rows, apart, strict=True):
         colour = SERIES[1] if below else SERIES[0]
         # a prediction of a new site is wider than what is known of the common effect

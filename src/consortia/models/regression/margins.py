@@ -239,11 +239,10 @@ def averages_of(
     left: dict[str, str] = {}
     draws = {name: np.asarray(values, float) for name, values in params.items()}
     for site, table in rows.items():
-        design = partial(_design, density.specification, site=site)
-        held = cache(partial(design, table.table))  # once for all columns
+        held = cache(partial(_design, density.specification, table.table, site))  # for all columns
         for column in (column for column in columns if column not in left):
             try:
-                more = _site_averages(density, draws, table, site, column, times, design, held)
+                more = _site_averages(density, draws, table, site, column, times, held)
             except UnmovableError as error:
                 left[column] = str(error)
             else:
@@ -279,7 +278,6 @@ def _site_averages(
     site: str,
     column: str,
     times: Sequence[float] | None,
-    design: Callable[[Table], PyTree],
     held: Callable[[], PyTree],
 ) -> dict[Key, Average]:
     """Return the effects of a column over the rows of one site; ``held`` makes their design."""
@@ -302,7 +300,7 @@ def _site_averages(
         known *= agreed.question.beside("weights", given.table, f"site {site!r}")
     elif agreed.question.persons is not None:
         known *= once_each(agreed.question, given.table, f"site {site!r}")
-    for contrast, derivative, first, second in _changes(agreed, given.table, column, design, held):
+    for contrast, derivative, first, second in _changes(agreed, given.table, column, site, held):
         weights = first["trials"] * known if density.family.base == "binomial" else known
         count = float(weights.sum()) or 1.0
         # the mean of a binomial row is of all its trials
@@ -369,11 +367,7 @@ def _design(agreed: Specification, table: Table, site: str) -> dict[str, np.ndar
 
 
 def _changes(
-    agreed: Specification,
-    table: Table,
-    column: str,
-    design: Callable[[Table], PyTree],
-    held_design: Callable[[], PyTree],
+    agreed: Specification, table: Table, column: str, site: str, held_design: Callable[[], PyTree]
 ) -> Iterator[tuple[str, bool, PyTree, PyTree]]:
     """Describe the change of a column: in words, whether to differentiate, and two sets of rows.
 
@@ -383,7 +377,7 @@ def _changes(
     held = table[column]
 
     def rows(values: np.ndarray, given: np.ndarray | None = None) -> PyTree:
-        return design({**table, column: held._replace(values=values, given=given)})
+        return _design(agreed, {**table, column: held._replace(values=values, given=given)}, site)
 
     if held.missing.all():
         return
