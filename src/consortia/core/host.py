@@ -111,7 +111,7 @@ class HostDensity(Protocol):
         """True if a site's likelihood is a product over rows, given levels if there are any."""
 
     def way(self, rows: int, sites: int = 1) -> str:
-        """Return how so many rows of all sites are evaluated: "sums", "NumPy" or "compiled"."""
+        """Name the evaluation of so many rows of all sites: "sums", "NumPy" or "compiled"."""
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by some of the parameters, by name."""

@@ -72,7 +72,7 @@ class Evaluation:
         return self._density.family.of_site is None
 
     def way(self, rows: int, sites: int = 1) -> str:
-        """Return how so many rows of all sites are evaluated: "sums", "NumPy" or "compiled"."""
+        """Name the evaluation of so many rows of all sites: "sums", "NumPy" or "compiled"."""
         density = self._density
         if density.specification.question.evaluate == "compiled":
             return "compiled"

@@ -359,7 +359,7 @@ def summarised(
 
 
 def _design(agreed: Specification, table: Table, site: str) -> dict[str, np.ndarray]:
-    """Return what η of the rows of a site is made of."""
+    """Make the arrays of which η of the rows of a site is a sum."""
     made = new_rows(agreed, table, f"site {site!r}", site)
     design = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
     design["offset"] = made.get("offset", np.zeros(len(made["x"])))
