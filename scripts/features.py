@@ -54,7 +54,7 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        9016,
+        9049,
     ),
     Feature(
         "between institutions",
@@ -62,7 +62,7 @@ FEATURES = (
         9424,
     ),
     Feature("run and store", ("run", "store"), 4822),
-    Feature("report", ("report", "diagnostics/figures"), 3566),
+    Feature("report", ("report", "diagnostics/figures"), 3581),
     Feature("theory", ("theory",), 4599),
 )
 

@@ -19,6 +19,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 import consortia
 from consortia import models
+from consortia.diagnostics.figures import forest
 from consortia.diagnostics.figures.canvas import drawing
 from consortia.diagnostics.figures.forest import forest_figure
 from consortia.diagnostics.natural import Quantities
@@ -341,3 +342,20 @@ def test_a_long_title_of_a_panel_is_not_cut_off():
             assert axes.title.get_window_extent().x1 <= figure.bbox.x1
     short, tall = (figure.axes[0].get_window_extent().height for figure in figures)
     assert tall > 0.95 * short
+
+
+def test_many_sites_are_drawn_in_one_height_by_their_medians():
+    count = forest.MOST_LINES + 1
+    sites = [Row("a", f"s{i}", "site", 1 + i, 0.5, 2.0 + i, 0.5, 0.5) for i in range(count)]
+    new = Row("a", "a new site", "new site", 1.0, 0.5, 2.0, 0.5, 0.5)
+    with drawing():
+        figures = [forest_figure({"x": rows}, "odds ratio", 0.95) for rows in (sites, sites * 2)]
+        figure = forest_figure({"x": [*sites[::-1], new]}, "odds ratio", 0.95)
+    assert figures[0].get_figheight() == figures[1].get_figheight() < count * forest.LINE
+    [axes] = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["a new site"]
+    [intervals] = axes.collections
+    ends = np.array([segment[1] for segment in intervals.get_segments()])
+    np.testing.assert_allclose(ends[:, 0], 2.0 + np.arange(count))
+    assert (np.diff(ends[:, 1]) < 0).all()
+    assert ends[-1, 1] > 1

@@ -110,8 +110,8 @@ class HostDensity(Protocol):
     def has_rows(self) -> bool:
         """True if a site's likelihood is a product over rows, given levels if there are any."""
 
-    def way(self, rows: int) -> str:
-        """Return the way in which so many rows are evaluated: "sums", "NumPy" or "compiled"."""
+    def way(self, rows: int, sites: int = 1) -> str:
+        """Name the evaluation of so many rows of all sites: "sums", "NumPy" or "compiled"."""
 
     def prior_slopes(self, params: Params) -> dict[str, np.ndarray]:
         """Compute the gradient of the log-prior by some of the parameters, by name."""

@@ -34,7 +34,7 @@ def read_fields(
     Raises:
         ValueError: a field is missing, unknown or of another type.
     """
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     expect(isinstance(values, dict) and values.keys() == hints.keys(), text)
     fields = {}
     for name, hint in hints.items():
@@ -43,6 +43,9 @@ def read_fields(
         else:
             fields[name] = None if values[name] is None else readers[name](values[name])
     return fields
+
+
+_hints = functools.cache(get_type_hints)
 
 
 @functools.cache

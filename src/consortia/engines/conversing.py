@@ -61,7 +61,7 @@ class LocalPanel(Panel):
         self._first = int(self._which[0])
         self.way = COMPILED
         if self._division is None:
-            self.way = way_of(target, int(np.sum(sites.sizes)))
+            self.way = way_of(target, int(np.sum(sites.sizes)), len(sites))
         if self.way == COMPILED:
             self._programs = self._compiled()
         else:

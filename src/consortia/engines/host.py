@@ -19,10 +19,10 @@ from consortia.runtime.threads import one_thread
 COMPILED = "compiled"
 
 
-def way_of(target: Target, rows: int) -> str:
-    """Name the evaluation of sites with so many rows in all, for plan and record."""
+def way_of(target: Target, rows: int, sites: int = 1) -> str:
+    """Name the evaluation of so many sites with so many rows in all, for plan and record."""
     host = target.model.host
-    return COMPILED if host is None else host.way(rows)
+    return COMPILED if host is None else host.way(rows, sites)
 
 
 class HostPrograms:

@@ -131,9 +131,9 @@ class _OnHost:
         """Return the rows without the padding of their features."""
         return {**rows, "x": np.asarray(rows["x"], np.float64)[:, : self._features]}
 
-    def way(self, rows: int) -> str:
+    def way(self, rows: int, sites: int = 1) -> str:
         """Return the way in which so many rows are evaluated: "NumPy" or "compiled"."""
-        return self._formula.way(rows)
+        return self._formula.way(rows, sites)
 
     def group_bundles(self, params: Params) -> list[Any]:
         """Return nothing: sites have no levels of their own."""

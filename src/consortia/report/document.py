@@ -158,12 +158,12 @@ def _distinct(reports: Sequence[RunReport]) -> list[RunReport]:
 
 
 def _chapter(report: RunReport, key: str) -> Chapter:
+    sentence = effects.interpretation(report)  # by the levels of the margins, before others are
     parts = [
         replace(part, key=f"{key}-{part.key}")
         for part in _parts(report)
         if any(part.plots) or any(part.tables) or part.notes or part.source or part.quote
     ]
-    sentence = effects.interpretation(report)
     return Chapter(key, report.name, _lead(report), sentence, report.verdict, parts)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import consortia
+from consortia.models.regression import model, prediction
 from tests.refusals import refused
 
 RNG = np.random.default_rng(2)
@@ -237,3 +238,22 @@ def test_what_has_no_times_to_simulate_is_refused() -> None:
     made = consortia.regression("Surv(t, d) ~ x", {"a": rows, "b": rows}, family="cox")
     with refused(argument="family", match="proportional_hazards"):
         made.predictive_check(at(made))
+
+
+@pytest.mark.parametrize("family", ["gaussian", "bernoulli", "categorical"])
+def test_responses_are_the_same_however_many_draws_are_simulated_together(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(3)
+    numbers = rng.integers(0, 2, N)
+    y = {
+        "gaussian": X + rng.normal(size=N),
+        "bernoulli": numbers.astype(float),
+        "categorical": np.array(["no", "yes", "perhaps"])[numbers + (X > 1)],
+    }[family]
+    made = consortia.regression("y ~ x", parted(y), family=family)
+    draws = at(made)
+    together = made.predictive_check(draws, draws=40)
+    monkeypatch.setattr(prediction, "VALUES_AT_ONCE", 1)
+    monkeypatch.setattr(model, "SIMULATED_AT_ONCE", 3)
+    assert str(made.predictive_check(draws, draws=40)) == str(together)

@@ -353,7 +353,9 @@ def test_who_evaluates_follows_from_the_rows_and_from_what_the_user_wants() -> N
     assert (host.way(400), host.way(10**7)) == ("NumPy", "compiled")
     assert made("gaussian", "x").model.host.way(10**7) == "sums"
     assert made("gaussian", "x + (1 | site:ward)").model.host.way(10**7) == "sums"
-    assert made("student", "x + (1 | site:ward)").model.host.way(400) == "NumPy"
+    within = made("student", "x + (1 | site:ward)").model.host
+    few, many = evaluation.MOST_SITES, evaluation.MOST_SITES + 1
+    assert [within.way(400, sites) for sites in (1, few, many)] == ["NumPy", "NumPy", "compiled"]
     assert made("gaussian", "x", evaluate="compiled").model.host.way(400) == "compiled"
     with refused(argument="evaluate"):
         made("gaussian", "x", evaluate="fast")

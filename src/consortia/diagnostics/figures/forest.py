@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from consortia.diagnostics.figures.canvas import (
     INK,
     MUTED,
@@ -23,6 +25,11 @@ LINE, MARGIN, WIDTH = 0.24, 0.75, 4.6
 
 LETTERS = 52
 """Characters of a title that fit above a panel."""
+
+MOST_LINES = 100
+"""Lines of a panel, 24 inches high; of more the sites are drawn by their medians, without names, in
+the height of so many. Chosen: of thousands each text takes milliseconds, and a picture has more
+pixels than Matplotlib writes."""
 
 
 def draw_forest(
@@ -55,7 +62,10 @@ def forest_figure(
     from matplotlib.figure import Figure
 
     blocks = {textwrap.fill(head, LETTERS): rows for head, rows in blocks.items()}
-    heights = [(len(rows) + head.count("\n")) * LINE + MARGIN for head, rows in blocks.items()]
+    heights = [
+        (min(len(rows), MOST_LINES) + head.count("\n")) * LINE + MARGIN
+        for head, rows in blocks.items()
+    ]
     figure = Figure(figsize=(WIDTH, sum(heights)))
     panels = figure.subplots(len(blocks), 1, height_ratios=heights, squeeze=False)
     for axes, (head, rows) in zip(panels[:, 0], blocks.items(), strict=True):
@@ -67,11 +77,21 @@ def forest_figure(
 
 
 def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
+    lines, crowd = min(len(rows), MOST_LINES), []
+    if lines < len(rows):
+        crowd = sorted([row.median, row.lower, row.upper] for row in rows if row.kind == "site")
+        rows = [row for row in rows if row.kind != "site"]
     places = list(range(len(rows), 0, -1))
     apart = [row.kind != "site" for row in rows]
     axes.axvline(1.0 if ratio else 0.0, color=RULE, linewidth=0.8, zorder=0)
-    if any(apart) and not all(apart):
+    if any(apart) and (crowd or not all(apart)):
         axes.axhline(places[apart.index(True)] + 0.5, color=RULE, linewidth=0.8)
+    if crowd:
+        medians, lower, upper = np.array(crowd).T
+        heights = np.linspace(lines, len(rows) + 1, len(crowd))
+        axes.hlines(heights, lower, upper, color=SERIES[0], linewidth=0.4)
+        axes.plot(medians, heights, "o", color=INK, markersize=1)
+        axes.set_ylabel(f"{len(crowd):,} intervals, by their medians")
     for height, row, below in zip(places, rows, apart, strict=True):
         colour = SERIES[1] if below else SERIES[0]
         # a prediction of a new site is wider than what is known of the common effect
@@ -88,7 +108,7 @@ def _panel(axes: Any, head: str, rows: Sequence[Any], *, ratio: bool) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(0.4, len(rows) + 0.6)
+    axes.set_ylim(0.4, lines + 0.6)
     axes.set_yticks(places, [row.name for row in rows])
     axes.tick_params(axis="y", length=0, labelcolor=INK)
     axes.spines["left"].set_visible(False)

@@ -17,8 +17,9 @@ discrepancies" (1996); Gelman, Goodrich, Gabry, Vehtari, "R-squared for Bayesian
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -149,6 +150,14 @@ def sums_of(
         "observed": moments(np.asarray(y, float)),
         "simulated": moments(np.asarray(simulated, float)),
         "mean": [part.tolist() for part in of_mean],
+    }
+
+
+def joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """Return the sums over a site's rows of all draws, from those of some draws each."""
+    return {**parts[0]} | {
+        key: [[*chain(*of)] for of in zip(*(part[key] for part in parts), strict=True)]
+        for key in ("simulated", "mean")
     }
 
 

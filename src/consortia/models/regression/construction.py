@@ -124,8 +124,8 @@ def regression(
         integrate: integrate the levels of ``(1 + x | site)`` out at the sites, three effects at
             most; None where possible. Groups in a site always are; `Regression.levels_of` draws.
         nodes: of the quadrature, along each dimension; when None as many as the posterior needs.
-        evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or beyond
-            100,000 rows compiled programs) or "compiled", as all other methods do.
+        evaluate: how `few_rounds` computes log-densities: "auto" (sums over rows, NumPy, or of many
+            rows or sites compiled programs) or "compiled", as all other methods do.
         imputations: number of imputations of the missing values.
         imputation_seed: seed of the imputed values.
         algorithm: what will be sampled with, where ``engine`` runs several processes.

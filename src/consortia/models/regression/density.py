@@ -551,7 +551,7 @@ class Density:
             parts.append(self._effects(params))
         example = next(iter(params.values()))
         xp, dtype = namespace(example), example.dtype
-        x = xp.asarray(batch["x"]).astype(dtype)
+        x = xp.asarray(batch["x"], dtype)
         eta = xp.zeros((*self.lead, x.shape[0]), dtype)
         if parts:
             effects = xp.concatenate(parts, axis=-1)
@@ -561,7 +561,7 @@ class Density:
         if self.lead:
             eta = xp.swapaxes(eta, -1, -2)
         if "offset" in batch:
-            offset = xp.asarray(batch["offset"]).astype(dtype)
+            offset = xp.asarray(batch["offset"], dtype)
             eta = eta + offset.reshape(*offset.shape, *[1] * len(self.lead))
         return eta
 
@@ -797,6 +797,8 @@ class Density:
             of_rows = levels[:, batch.get("group", np.zeros(rows, int))]
             eta = eta + np.einsum("rk,nrk->nr", batch["slopes"], of_rows)
         breaks = {"breaks": extras.pop("breaks", None)}
+        if not (extras or self.lead):  # from the same numbers as one draw after the other
+            return self.family.draw(rng, eta, batch, breaks)
         draws = [
             self.family.draw(rng, eta[i], batch, breaks | {k: v[i] for k, v in extras.items()})
             for i in range(len(eta))

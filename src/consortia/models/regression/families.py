@@ -67,6 +67,7 @@ class Family(NamedTuple):
     of_site: Callable[[Array, PyTree, Array], Array] | None = None
     # parts of that, (..., rows), whose gradients are the scores of rows
     parts_of_site: Callable[[Array, PyTree, Array], Array] | None = None
+    event: Callable[[Array], Array] | None = None  # P(y = 1), of η, where ``predict`` has classes
 
     @property
     def base(self) -> str:
@@ -303,6 +304,7 @@ def _linked(base: str, name: str) -> Family:
         predict,
         draw,
         effect=link.effect,
+        event=(lambda eta: namespace(eta).exp(link.log_p(eta))) if kind == "two" else None,
     )
 
 
@@ -741,6 +743,7 @@ FAMILIES: dict[str, Family] = {
             lambda eta, batch, aux: namespace(eta).stack([sigmoid(-eta), sigmoid(eta)], axis=-1),
             lambda rng, eta, batch, aux: rng.binomial(1, _expit(eta)),
             effect="odds ratio",
+            event=sigmoid,
         ),
         Family(
             "binomial",

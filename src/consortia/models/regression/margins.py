@@ -14,8 +14,9 @@ products and centred columns follow.
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,12 +237,16 @@ def averages_of(
     """
     effects: dict[str, dict[Key, Average]] = {site: {} for site in rows}
     left: dict[str, str] = {}
-    for column in columns:
-        try:
-            for site, table in rows.items():
-                effects[site] |= _site_averages(density, params, table, site, column, times)
-        except UnmovableError as error:
-            left[column] = str(error)
+    draws = {name: np.asarray(values, float) for name, values in params.items()}
+    for site, table in rows.items():
+        held = cache(partial(_design, density.specification, table.table, site))  # for all columns
+        for column in (column for column in columns if column not in left):
+            try:
+                more = _site_averages(density, draws, table, site, column, times, held)
+            except UnmovableError as error:
+                left[column] = str(error)
+            else:
+                effects[site] |= more
     return effects, left
 
 
@@ -268,13 +273,14 @@ def left_out(left: Mapping[str, str], columns: Sequence[str]) -> tuple[str, ...]
 
 def _site_averages(
     density: Density,
-    params: Mapping[str, np.ndarray],
+    draws: Mapping[str, np.ndarray],
     given: Rows,
     site: str,
     column: str,
     times: Sequence[float] | None,
+    held: Callable[[], PyTree],
 ) -> dict[Key, Average]:
-    """Return the effects of a column over the rows of one site."""
+    """Return the effects of a column over the rows of one site; ``held`` makes their design."""
     agreed = density.specification
     what, outcomes = MEAN, [""]
     if times is not None:
@@ -282,7 +288,6 @@ def _site_averages(
     elif density.family.name in ("ordinal", "categorical"):
         outcomes = list(agreed.levels[RESPONSE])
     size = rows_of(given.table)
-    draws = {name: np.asarray(values, float) for name, values in params.items()}
     fixed: list[PyTree] = [{}]
     if times is not None and given.baseline is not None:
         fixed = [{"time": index} for index in range(len(times))]
@@ -295,7 +300,7 @@ def _site_averages(
         known *= agreed.question.beside("weights", given.table, f"site {site!r}")
     elif agreed.question.persons is not None:
         known *= once_each(agreed.question, given.table, f"site {site!r}")
-    for contrast, derivative, first, second in _changes(agreed, given.table, column, site):
+    for contrast, derivative, first, second in _changes(agreed, given.table, column, site, held):
         weights = first["trials"] * known if density.family.base == "binomial" else known
         count = float(weights.sum()) or 1.0
         # the mean of a binomial row is of all its trials
@@ -305,8 +310,6 @@ def _site_averages(
             for others in fixed
         ]
         effects = np.stack(parts, axis=1) if times is not None else parts[0]
-        if density.family.base == "bernoulli":
-            effects = effects[:, 1:]
         for number, name in enumerate(outcomes):
             values = effects.reshape(len(effects), -1)[:, number]
             averages[Key(column, contrast, name)] = Average(count, values)
@@ -355,24 +358,26 @@ def summarised(
 # --- one site's columns, moved -------------------------------------------------------------------
 
 
+def _design(agreed: Specification, table: Table, site: str) -> dict[str, np.ndarray]:
+    """Make the arrays of which η of the rows of a site is a sum."""
+    made = new_rows(agreed, table, f"site {site!r}", site)
+    design = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
+    design["offset"] = made.get("offset", np.zeros(len(made["x"])))
+    return design | ({"trials": made["trials"]} if "trials" in made else {})
+
+
 def _changes(
-    agreed: Specification, table: Table, column: str, site: str
+    agreed: Specification, table: Table, column: str, site: str, held_design: Callable[[], PyTree]
 ) -> Iterator[tuple[str, bool, PyTree, PyTree]]:
     """Describe the change of a column: in words, whether to differentiate, and two sets of rows.
 
     These are the rows and their derivative by the column, or the rows at the reference and at
     another level; none where every value of the column misses.
     """
-    held, where = table[column], f"site {site!r}"
+    held = table[column]
 
-    def rows(values: np.ndarray | None = None, given: np.ndarray | None = None) -> PyTree:
-        moved = table
-        if values is not None:
-            moved = {**table, column: held._replace(values=values, given=given)}
-        made = new_rows(agreed, moved, where, site)
-        design = {"x": made["x"], "slopes": made["by_group"][:, list(agreed.staying)]}
-        design["offset"] = made.get("offset", np.zeros(len(made["x"])))
-        return design | ({"trials": made["trials"]} if "trials" in made else {})
+    def rows(values: np.ndarray, given: np.ndarray | None = None) -> PyTree:
+        return _design(agreed, {**table, column: held._replace(values=values, given=given)}, site)
 
     if held.missing.all():
         return
@@ -405,7 +410,7 @@ def _changes(
         if whole and factor.basis is not None and factor.basis.word == "bs":
             low, high = factor.basis.boundary  # a row beyond it stays there, and is refused
             up, down = np.minimum(up, np.maximum(x, high)), np.maximum(down, np.minimum(x, low))
-    held_rows = rows()
+    held_rows = held_design()
     try:
         above, below = rows(up), rows(down)
     except InputError as error:
@@ -501,8 +506,11 @@ def _by_row(
         some[CUMULATIVE] = given.baseline[part, :, fixed["time"]][:, given.stratum]
 
     def predictor(rows: PyTree) -> np.ndarray:
+        eta = density.predictor(some, rows)
+        if not levels.shape[-1]:
+            return eta
         shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
-        return density.predictor(some, rows) + shift.reshape(*shift.shape, *[1] * len(density.lead))
+        return eta + shift.reshape(*shift.shape, *[1] * len(density.lead))
 
     def mean(eta: np.ndarray, rows: PyTree) -> np.ndarray:
         return outcome(density, what, some, {**rows, **fixed}, eta)

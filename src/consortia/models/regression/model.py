@@ -31,6 +31,7 @@ from consortia.models.regression.checking import (
     VARIANCES,
     PredictiveCheck,
     checked,
+    joined,
     of_persons,
     sums_of,
 )
@@ -64,6 +65,7 @@ from consortia.models.regression.participants import TableOne, table_one
 from consortia.models.regression.persons import persons_of
 from consortia.models.regression.prediction import (
     NewRows,
+    blocks_of,
     censored,
     chains_of,
     levels_given_rows,
@@ -86,6 +88,14 @@ from consortia.store.metadata import Metadata, recorded
 MOST_DRAWS = 4000
 """Draws for which levels are drawn at sites and effects are averaged over rows, in tables: the ends
 of 95 % intervals are then good to 0.04 sd. Chosen, not measured."""
+
+SIMULATED_AT_ONCE = 8
+"""Draws at least for which the responses of a site's rows are simulated together: an array of a
+million rows has 64 MB."""
+
+MANY_SITES, FEWER_DRAWS = 300, 1000
+"""Sites beyond which levels are drawn for fewer draws, each of which takes 8 µs a site of 20 rows;
+the ends of the sites' intervals are then good to 0.08 sd. Chosen."""
 
 
 def _groups_of(column: Column) -> np.ndarray:
@@ -392,7 +402,8 @@ class Regression:
         """Return the differences between sites: each site's effect, the common one, the spread.
 
         Where levels are integrated out, those of the sites are drawn whose rows are in this
-        process, for 4,000 of the draws at most, evenly spaced; the other sites have no line.
+        process, for 4,000 of the draws at most (1,000 of more than 300 sites), evenly spaced; the
+        other sites have no line.
 
         Args:
             tree: result of a run of this model.
@@ -410,10 +421,10 @@ class Regression:
         if not self.differs_by_site:
             raise wrong("formula", f" has no term of sites for by_site: write (1 | {SITE}).")
         if spec.grouping == SITE:
-            kept = spaced(len(params["log_sd"]), MOST_DRAWS)
+            kept = spaced(len(params["log_sd"]), self._draws_of_levels)
             params = {name: values[kept] for name, values in params.items()}
         natural = self.density.at_mean(params)
-        here = [name for i, name in enumerate(spec.sites) if i in self.rows.here]
+        here = [spec.sites[index] for index in self.rows.here]
         staying = {}
         if spec.grouping == SITE:
             staying = {name: self._levels(params, name, seed)[:, 0] for name in here}
@@ -510,8 +521,6 @@ class Regression:
             values = predicted(self.density, given.params, rows, given.shift)
             if self.family.name in ("ordinal", "categorical"):
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
-            elif self.family.base == "bernoulli":
-                values = values[..., 1]
         return of_chains(tree, values, dims, coords)
 
     def restricted_mean(
@@ -757,7 +766,7 @@ class Regression:
         params = self._flat(tree)
         size = len(next(iter(params.values())))
         most = arguments.whole("draws", draws, 2)
-        every = spaced(size, max(MOST_DRAWS, most))
+        every = spaced(size, max(self._draws_of_levels, most))
         kept = every[spaced(len(every), most)]
         parts = [(self, kept)]
         if data is None and not isinstance(self.sites, Sites):
@@ -830,6 +839,10 @@ class Regression:
             for name, values in parameters.items()
         }
         return Scores(self.density).params(flat)
+
+    @property
+    def _draws_of_levels(self) -> int:
+        return MOST_DRAWS if len(self.specification.sites) <= MANY_SITES else FEWER_DRAWS
 
     def _levels(self, params: Mapping[str, np.ndarray], site: str, seed: int) -> np.ndarray:
         last_seed, last, levels = self._last_levels.get(site, (None, {}, np.zeros(0)))
@@ -965,7 +978,7 @@ class Regression:
         parameters = self.density.natural(params)
         sums: dict[str, Any] = {}
         for site_index, name in enumerate(spec.sites):
-            if site_index not in self.rows.here:
+            if site_index in self.rows.elsewhere:
                 continue
             rows = {key: np.asarray(values) for key, values in self.rows.site(name).items()}
             if spec.question.persons is not None:
@@ -975,23 +988,29 @@ class Regression:
                 rows["person"] = np.asarray(persons.labels)
             elif not spec.question.samples:
                 rows = of_persons(rows)
-            y = rows["y"]
-            shift = np.zeros((len(kept), len(y)))
+            y, parts = rows["y"], list[Any]()
+            groups, levels = rows.get("group", np.zeros(len(y), int)), np.zeros(0)
             if spec.staying:
-                groups = rows.get("group", np.zeros(len(y), int))
-                levels = self._levels(params, name, seed)[:, groups]
-                shift = np.einsum("rk,nrk->nr", rows["slopes"], levels)
-            if self.density.lead:
-                shift = np.zeros((*shift.shape, *self.density.lead))
+                levels = self._levels(params, name, seed)
             rng = np.random.default_rng(seed + site_index)
-            simulated = self.density.simulated(rng, params, rows, shift)
-            if family not in VARIANCES:
-                sums[name] = self._counts(rows, simulated, seed + site_index)
-                continue
-            mean = predicted(self.density, params, rows, shift)
-            mean = mean[..., 1] if family == "bernoulli" else mean
-            trials = rows.get("trials")
-            sums[name] = sums_of(family, y, simulated, np.asarray(mean, float), parameters, trials)
+            for part in blocks_of(len(kept), len(y), SIMULATED_AT_ONCE):
+                some = {key: values[part] for key, values in params.items()}
+                shift = np.zeros((len(kept[part]), len(y), *self.density.lead))
+                if spec.staying:
+                    shift = np.einsum("rk,nrk->nr", rows["slopes"], levels[part][:, groups])
+                simulated = self.density.simulated(rng, some, rows, shift)
+                if family not in VARIANCES:
+                    parts.append(simulated)
+                    continue
+                mean = predicted(self.density, some, rows, shift)
+                aux = {key: values[part] for key, values in parameters.items()}
+                parts.append(
+                    sums_of(family, y, simulated, np.asarray(mean), aux, rows.get("trials"))
+                )
+            if family in VARIANCES:
+                sums[name] = joined(parts)
+            else:
+                sums[name] = self._counts(rows, np.concatenate(parts), seed + site_index)
         return checked(sums, level) if family in VARIANCES else checked_counts(sums, level)
 
     def _counts(self, rows: Mapping[str, np.ndarray], simulated: np.ndarray, seed: int) -> Counts:

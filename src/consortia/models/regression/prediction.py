@@ -83,9 +83,9 @@ def levels_given_rows(
     return np.concatenate(levels)
 
 
-def blocks_of(draws: int, rows: int) -> Iterator[slice]:
-    """Yield the draws in blocks that are computed together with so many rows."""
-    width = max(VALUES_AT_ONCE // max(rows, 1), 1)
+def blocks_of(draws: int, rows: int, least: int = 1) -> Iterator[slice]:
+    """Yield the draws in blocks, of ``least`` or more, that are computed with so many rows."""
+    width = max(VALUES_AT_ONCE // max(rows, 1), least)
     for at in range(0, draws, width):
         yield slice(at, at + width)
 
@@ -151,7 +151,10 @@ def levels_of_new(
 def predicted(
     density: Density, params: Mapping[str, np.ndarray], rows: PyTree, shift: np.ndarray
 ) -> np.ndarray:
-    """Return the mean of the response, or the probabilities of its levels, (draws, rows, ...)."""
+    """Return the mean of the response, or the probabilities of its levels, (draws, rows, ...).
+
+    Of two levels it is the probability of the event.
+    """
     if density.family.predict is None:
         raise InputError(
             f"predict: family {density.family.name!r} has no mean of a time to predict: give "
@@ -192,6 +195,8 @@ def outcome(
     with np.errstate(all="ignore"):
         if what == SURVIVAL:
             return np.exp(density.weighted(family.log_likelihood(eta, rows, own_parameters), rows))
+        if family.event is not None:
+            return family.event(eta)
         assert family.predict is not None
         return family.predict(eta, rows, own_parameters)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, NamedTuple
@@ -195,10 +196,11 @@ def without_common_levels(
 ) -> list[Guess]:
     """Find sites that share no level of a column with another site."""
     doubts = []
+    having = Counter(level for name in names for level in {*parts.get(name, ())})
     for site in names[1:] if len(names) == 2 else names:
         words = {*parts.get(site, ())}
-        others = {level for name in names if name != site for level in parts.get(name, ())}
-        if words and others and not words & others:
+        if words and all(having[level] == 1 for level in words) and len(having) > len(words):
+            others = {*having} - words
             sentence = (
                 f"{site}: no level of {column} is at another site ({_few(words)}; {_few(others)})"
             )
