@@ -674,7 +674,7 @@ class Density:
 
     @cached_property
     def _common(self) -> dict[int, tuple[str, int, float]]:
-        """Of each block of the sites the parameter that is common, its entry and its factor."""
+        """The parameter that is common, its entry and its factor, of each block of the sites."""
         spec, common = self.specification, dict[int, tuple[str, int, float]]()
         for block in spec.staying:
             term = spec.blocks[block].term

@@ -41,7 +41,7 @@ Bundle = tuple[Int[np.ndarray, " K"], Float[np.ndarray, "n K K"]]
 
 
 class SpreadOf(NamedTuple):
-    """How the spread between sites depends on the parameters.
+    """The spread between sites as a function of the parameters.
 
     Attributes:
         spreads: which of them are log τ.
