@@ -117,7 +117,7 @@ class HostDensity(Protocol):
         """Compute the gradient of the log-prior by some of the parameters, by name."""
 
     def group_bundles(self, params: Params) -> list[tuple[tuple[tuple[str, int], ...], np.ndarray]]:
-        """Return what is correlated between the sites of `Model.group_sd` at many points.
+        """Compute the correlations between the sites of `Model.group_sd` at many points.
 
         Of each bundle come its K members, an entry of a parameter each, and L (n, K, K), the lower
         Cholesky factors of their correlations R.

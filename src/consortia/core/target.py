@@ -134,7 +134,7 @@ class Target:
         return np.concatenate([sds[n].reshape(len(points), -1) for n in sorted(sds)], axis=1)
 
     def group_bundles(self, points: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return what is correlated between sites at points (n, d), see `HostDensity`.
+        """Compute the correlations between sites at points (n, d), see `HostDensity`.
 
         Of each bundle come the places of its K members and the factors L, (n, K, K).
         """
