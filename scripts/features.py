@@ -49,7 +49,7 @@ FEATURES = (
     Feature(
         "few_rounds with its proposals",
         ("algorithms/few_rounds", "surrogates", "dynamics/ensemble", "core/host.py"),
-        4741,
+        4743,
     ),
     Feature(
         "formulas",

@@ -88,7 +88,7 @@ MOST_STRETCHED = 6
 """Directions along which an envelope is stretched: what the last batches did not cover."""
 
 STANDING = 0.5
-"""Effective share of a batch from which its proposal is kept."""
+"""Effective share of a batch from which its proposal is kept, however many are missing."""
 
 FEW_DRAWS = 400
 """Proposals of a message, at least; else the envelope itself is sent."""
@@ -354,6 +354,10 @@ class Server:
         elif math.isfinite(height) and math.isfinite(self.height):
             self.offset = self.height - height
 
+    def nearly(self, reached: float, batches: int) -> bool:
+        """Return True if one more batch would do, of a proposal that need not stand then."""
+        return self.wanted is not None and reached * (1 + 1 / batches) >= self.wanted
+
     def ending(
         self, reached: float, batches: int, why: str = ALL_BATCHES
     ) -> tuple[str, tuple[Fault, ...]] | None:
@@ -409,7 +413,7 @@ def converse(known: Known, count: int, wanted: float | None, *, gradients: bool)
             server.records[-1]["effective_size"] = round(reached)
             if ended := server.ending(reached, len(batches)):
                 return (yield from _ended(server, batches, ended, profiles))
-            if judged.share >= STANDING:
+            if judged.share >= STANDING or server.nearly(reached, len(batches)):
                 sent = _drawn(server, sent.proposal, _with_parabolas(server, sent.lines))
                 continue
         elif judged is not None and batches and server.noise > LOUD:
