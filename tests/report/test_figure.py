@@ -351,7 +351,8 @@ def test_many_sites_are_drawn_in_one_height_by_their_medians():
     with drawing():
         figures = [forest_figure({"x": rows}, "odds ratio", 0.95) for rows in (sites, sites * 2)]
         figure = forest_figure({"x": [*sites[::-1], new]}, "odds ratio", 0.95)
-    assert figures[0].get_figheight() == figures[1].get_figheight() < count * forest.LINE
+    assert figures[0].get_figheight() == figures[1].get_figheight()
+    assert figures[0].get_figheight() < count * forest.LINE + forest.MARGIN
     [axes] = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a new site"]
     [intervals] = axes.collections

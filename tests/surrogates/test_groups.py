@@ -62,8 +62,8 @@ def test_common_levels_and_slopes_have_the_covariance_of_their_spread(formula: s
         correlation = np.array([[1, first], [first, 1]])
         if others:  # partial ones of the third column
             third = first * others[0] + others[1] * np.sqrt((1 - first**2) * (1 - others[0] ** 2))
-            beside = np.array([[others[0]], [third]])
-            correlation = np.block([[correlation, beside], [beside.T, np.ones((1, 1))]])
+            column = np.array([[others[0]], [third]])
+            correlation = np.block([[correlation, column], [column.T, np.ones((1, 1))]])
         s = groups.spread_of.group_sd(at[None])[0, members]  # τ/√J in the parameters' units
         return np.diag(groups.variance[members]) + correlation * np.outer(s, s)
 
