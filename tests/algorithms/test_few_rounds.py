@@ -1319,3 +1319,15 @@ def test_an_end_by_noise_is_named_and_no_end_of_all_batches(wanted: float | None
     reason, faults = algorithm.Server.ending(server, 300.0, 9)
     assert (reason, len(faults)) == ("all batches of draws", int(wanted is not None))
     assert algorithm.Server.ending(server, 300.0, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("reached", "batches", "wanted", "nearly"),
+    [(500, 1, 1000, True), (499, 1, 1000, False), (958, 2, 1000, True), (600, 2, 1000, False),
+     (900, 1, None, False)],
+)  # fmt: skip
+def test_proposals_are_kept_where_one_more_batch_is_enough(
+    reached, batches, wanted, nearly
+) -> None:
+    server = SimpleNamespace(wanted=wanted)
+    assert algorithm.Server.nearly(server, reached, batches) == nearly

@@ -11,7 +11,7 @@ import pytest
 import consortia
 from consortia import latency
 from consortia.schedules.events import simulate
-from consortia.theory import arrivals, settings, tuning
+from consortia.theory import arrivals, bias, settings, tuning
 from consortia.theory.arrivals import ArrivalRecursion, Arrivals, SiteGradients
 from consortia.theory.bias import Problem, law_of
 from consortia.theory.delays import DelayedModes, Delays
@@ -208,6 +208,8 @@ def test_unlike_sites_of_many_parameters_choose_without_a_law_that_couples_no_di
     choice = tuning.choose_step(problem, method, TARGET, rounds=10**7, chains=4)
     assert isinstance(choice.tried[0].law.recursion, DelayedModes)
     assert not any(law.unsure for law in laws)
+    # what is said of the posterior itself keeps the doubt, as the law leaves the same out
+    assert law_of(choice.method, problem).unsure == bias.TURNED
 
 
 def test_given_settings_stay_and_a_given_step_leaves_nothing_open() -> None:

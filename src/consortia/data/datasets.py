@@ -582,5 +582,12 @@ def _dataset(
     feature_names: Any = (),
     target_names: Any = (),
 ) -> Dataset:
-    names, info = (tuple(map(str, feature_names)), tuple(map(str, target_names))), AVAILABLE[name]
-    return Dataset(name, train, test, *names, info.source, info.licence)
+    return Dataset(
+        name=name,
+        train=train,
+        test=test,
+        feature_names=tuple(str(feature) for feature in feature_names),
+        target_names=tuple(str(target) for target in target_names),
+        source=AVAILABLE[name].source,
+        licence=AVAILABLE[name].licence,
+    )

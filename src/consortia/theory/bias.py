@@ -44,9 +44,11 @@ from consortia.theory.adaptation import psgld_law
 from consortia.theory.agents import GaussianAgents
 from consortia.theory.arguments import full_matrices
 from consortia.theory.arrivals import (
+    MOST_ENTRIES,
     MOST_STATES,
     ArrivalRecursion,
     Arrivals,
+    entries,
     has_exact_law,
     in_blocks,
 )
@@ -506,14 +508,18 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
     """Return the law along a simulated trace, in which workers hold their own sites."""
     near, sites = problem.near, len(problem.near.sizes)
     values, axes, slopes, prior_slope = near.turned
-    latest = method.latest_only and sites > 1
+    prior = method.prior_shares(near.sizes)
+    slopes = slopes + prior[:, None, None] * prior_slope
+    latest, coupled = method.latest_only and sites > 1, False
     stretch = max(STRETCH, STRETCH_A_WORKER * method.workers)
     if latest or sites == 1:
         rows = server_of(method, step).force.size + method.workers * (1 + latest)
         final = rows * len(near.sd) <= MOST_STATES
     else:
         final = has_exact_law(slopes)
-    final = final and problem.largest_system == LARGEST_SYSTEM
+        coupled = not final and entries(sites, len(near.sd)) <= MOST_ENTRIES
+    whole = problem.largest_system == LARGEST_SYSTEM
+    final, coupled = final and whole, coupled and whole  # what couples directions is left out
     by_delays = not final and method.steps_a_task == 1
     updates = BY_DELAYS * stretch
     if not by_delays:
@@ -530,8 +536,6 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         share = np.ones(sites)
     elif method.shares is not None:
         share = np.asarray(method.shares)
-    prior = method.prior_shares(near.sizes)
-    slopes = slopes + prior[:, None, None] * prior_slope
     pulls = (near.gradients + np.outer(prior, near.prior_gradient)) @ axes / share[:, None]
     noise = _minibatch_noise(method, problem)
     noise = axes.T @ noise @ axes if noise.any() else noise
@@ -557,7 +561,7 @@ def _along_arrivals(method: StaleSGLD | StaleSGHMC, step: float, problem: Proble
         remedy="Lower the step size, or take fewer workers.",
         basis=f"the {kind} a simulated trace of {trace.updates:,} updates, with the gradients' "
         "noise at the mode",
-        unsure=TURNED if turned else "",
+        unsure=TURNED if turned or coupled else "",
         tries=len(trace.worker) / trace.updates,
     )
     if recursion is None or not law.stable or recursion.latest or sites == 1:
