@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +29,13 @@ from consortia.core.contract import Method
 from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics.prediction import BiasPrediction
-from consortia.errors import InputError, NonFiniteError
+from consortia.errors import InputError, NonFiniteError, wrong
 from consortia.runtime.late import PyTree, jnp
 from consortia.theory.bias import Problem
 from consortia.theory.estimates import largest_curvature
+from consortia.theory.settings import open_settings
 from consortia.theory.stability import has_prediction, predict_divergence
-from consortia.theory.tuning import BiasTarget, Choice, first_step
+from consortia.theory.tuning import SOME_STEP, BiasTarget, Choice, first_step
 
 HALVINGS = 14
 """Steps that are tried, the first of which is beyond every stable one."""
@@ -44,6 +45,16 @@ MOST_ROUNDS = 200
 
 SUBSET = 10
 """Draws of each chain, of the later half of its rounds, whose energy is computed."""
+
+USUAL: Mapping[str, Any] = {
+    "leapfrog_steps": 5,
+    "local_steps": 1,
+    "debias": True,
+    "mass_matrix": None,
+    "gossip_rounds": 8,
+}
+"""Settings where no law compares them. One local step, de-biasing, and as many gossip rounds as are
+ever tried leave the least bias; five leapfrog steps were chosen, as on the pages on networks."""
 
 Run = Callable[[Method, int, PyTree], Any]
 """A function of a method, rounds and starting parameters: the result of a short run."""
@@ -55,6 +66,29 @@ class Level(NamedTuple):
     mean: float
     error: float
     end: PyTree
+
+
+def unpredicted(method: Method, problem: Problem) -> tuple[Method, str]:
+    """Return a method with usual settings in the place of open ones, and these in words.
+
+    Args:
+        method: with open settings, of which none is changed where their laws are known.
+        problem: the posterior.
+
+    Raises:
+        InputError: there is no usual value, as of a friction.
+    """
+    if problem.too_large is None:
+        return method, ""
+    # what a method leaves open with its step alone has a default
+    settled: Any = dataclasses.replace(method, step_size=SOME_STEP)  # type: ignore[type-var]
+    wanted = open_settings(settled)
+    for name in wanted.keys() - USUAL.keys():
+        raise wrong(name, f" is None, but cannot be chosen: {problem.too_large}. Give it.")
+    settings = {name: USUAL[name] for name in wanted}
+    words = ", ".join(f"{name}={value}" for name, value in settings.items() if value is not None)
+    made: Any = method
+    return dataclasses.replace(made, **settings), words
 
 
 def piloted(problem: Problem, method: Any, target: BiasTarget, rounds: int, run: Run) -> Choice:
