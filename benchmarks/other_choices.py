@@ -19,7 +19,7 @@ from benchmarks.measure import Gate, Row
 
 NAME = "other-choices"
 METHODS = {
-    "full": ("fsgld", "decentralized_hmc", "de_sgld"),
+    "full": ("fsgld", "decentralized_hmc", "de_sgld", "de_sghmc", "stale_sgld", "stale_sghmc"),
     "quick": ("de_sgld",),
     "tiny": ("de_sgld",),
 }
@@ -51,8 +51,12 @@ def ratio_of(name: str, target: Any) -> float | None:
     from consortia.theory.bias import known_law
 
     there, aim = problem(target), tuning.BiasTarget()
-    on_ring = {"mixing": "ring"} if name.startswith("de") else {}
-    method = getattr(c, name)(**on_ring)
+    given: dict[str, Any] = {}
+    if name.startswith("de"):
+        given = {"mixing": "ring"}
+    elif name.startswith("stale"):
+        given = {"workers": len(there.near.sizes)}
+    method = getattr(c, name)(**given)
     try:
         choice = tuning.choose_step(there, method, aim, rounds=10**9, chains=4)
     except InputError:
