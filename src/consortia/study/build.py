@@ -65,7 +65,7 @@ from consortia.study.model import ModelTable
 from consortia.study.propensity import Propensity
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
-from consortia.study.tables import Data, Partition, Prepared, Table, deal
+from consortia.study.tables import Data, Partition, Prepared, Table
 from consortia.study.used_rows import RowChoices, row_choices, split_rows, used_rows
 
 FIRST, SECOND = "1", "2"
@@ -480,8 +480,7 @@ class Study(Table):
             metadata = replace(built.metadata, title=title, settings=settings)
             parts = (built.model, built.sites, method, made.held_out, stop, metadata)
             return Built(*parts, made.skipped, built)
-        prepared = self.data.read(folder, engine, method, files, same)
-        sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
+        prepared = self.data.read(folder, engine, method, self.partition, files, same)
 
         def make() -> Model:
             return self.model.make(prepared, directory)
@@ -491,7 +490,8 @@ class Study(Table):
         if self.model.linear:
             model = replace(model, natural=prepared.natural)
         metadata = self._metadata(model, prepared)
-        return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
+        parts = (model, prepared.sites, method, prepared.test, stop, metadata)
+        return Built(*parts, prepared.skipped)
 
     def _metadata(self, model: Model, prepared: Prepared) -> Metadata:
         """Return a run's record of the study: title, names, units, settings with defaults."""

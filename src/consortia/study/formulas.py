@@ -27,7 +27,7 @@ from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
 from consortia.study.files import Arrays, names_of
 from consortia.study.options import called
-from consortia.study.tables import Data, Prepared, deal
+from consortia.study.tables import Data, deal, named_columns
 from consortia.study.used_rows import required, split_rows
 
 NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep", "prior_from")
@@ -126,12 +126,7 @@ def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTabl
     rows = dataset.rows
     if rows["x"].ndim != 2 or not dataset.feature_names:
         raise wrong("data.dataset", f" = {data.dataset!r} has no names of columns for a formula.")
-    columns = {name: rows["x"][:, index] for index, name in enumerate(dataset.feature_names)}
-    columns |= {name: array for name, array in rows.items() if array.ndim == 1}
-    dealt = deal(table, Prepared(rows, None, None, columns, None, (), None))
-    tables = []
-    for shard in dealt.shards:
-        named = {name: shard["x"][:, index] for index, name in enumerate(dataset.feature_names)}
-        named |= {name: array for name, array in shard.items() if array.ndim == 1}
-        tables.append(read_table(named, f"data set {data.dataset}"))
-    return dealt.names, tables
+    dealt = deal(table, rows, named_columns(rows, dataset.feature_names))
+    where = f"data set {data.dataset}"
+    named = (named_columns(shard, dataset.feature_names) for shard in dealt.shards)
+    return dealt.names, [read_table(columns, where) for columns in named]
