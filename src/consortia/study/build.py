@@ -8,7 +8,7 @@ refused with the nearest known one, wherever they stand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ from consortia.models.regression.construction import (
     AT_ONE_OWNER,
     Sent,
     assembled,
-    contribution,
     gathered,
     kept_rows,
 )
@@ -66,7 +65,7 @@ from consortia.study.propensity import Propensity
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
 from consortia.study.tables import Data, Partition, Prepared, Table
-from consortia.study.used_rows import RowChoices, row_choices, split_rows, used_rows
+from consortia.study.used_rows import RowChoices, row_choices, used_rows
 
 FIRST, SECOND = "1", "2"
 """Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""
@@ -402,7 +401,8 @@ class Study(Table):
             first = self.model_copy(update={"compare": None})
             return replace(first.contribution(path, index, least, cells), beside=other_facts)
         if self.asked is not None:
-            parts = self.data, self.asked, path, index, least, cells
+            name = names_of(self.data.files or [])[index]
+            parts = self.data, self.asked, path, name, index, least, cells
             facts = site_facts(*parts, registered=self.registration)[2]
             return facts if self.registered is None else replace(facts, table=None)
         return self.data.contribution(path, index)[1]
@@ -537,21 +537,18 @@ def _formula_rows(
     read: dict[int, Columns] = {}
     held_out: dict[int, Columns | None] = {}
     key = None if engine.name == "flower" else AT_ONE_OWNER  # institutions have none in common
+    sources: Sequence[Any]
     if data.files is None:
-        names, tables = dealt_tables(data, study.partition)
-
-        def contribute(index: int) -> SiteFacts:
-            read[index], held_out[index] = split_rows(tables[index], data, index)
-            return contribution(question, read[index], names[index], *least, key)
-
+        names, sources = dealt_tables(data, study.partition)
     else:
         names = names_of(data.files)
-        paths = [files.get(index, folder / name) for index, name in enumerate(data.files)]
+        sources = [files.get(index, folder / name) for index, name in enumerate(data.files)]
 
-        def contribute(index: int) -> SiteFacts:
-            parts = site_facts(data, question, paths[index], index, *least, key, registered)
-            read[index], held_out[index], facts = parts
-            return facts if key is not None or registered is None else replace(facts, table=None)
+    def contribute(index: int) -> SiteFacts:
+        of_site = sources[index], names[index], index
+        parts = site_facts(data, question, *of_site, *least, key, registered)
+        read[index], held_out[index], facts = parts
+        return facts if key is not None or registered is None else replace(facts, table=None)
 
     facts = gathered(question, names, contribute, read, engine, study.method, same)
     sent = Sent(question, facts, names, read)
