@@ -52,7 +52,7 @@ from consortia.run.stopping import StopWhen, stop_when
 from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.explanation import explained
-from consortia.study.files import Arrays, names_of
+from consortia.study.files import Arrays
 from consortia.study.formulas import (
     UNUSED,
     FormulaRows,
@@ -121,7 +121,7 @@ class Study(Table):
             if given and (self.model.formula is None or self.data.files is None):
                 raise wrong(key, ": it needs data.files and model.formula")
         if self.data.files is not None:
-            changes = read_harmonisations(self.harmonise, names_of(self.data.files))
+            changes = read_harmonisations(self.harmonise, self.data.site_names)
             object.__setattr__(self, "harmonise", changes)
         if self.data.files is not None and self.partition is not None:
             raise wrong("partition", ": with data.files each file is a site: remove it")
@@ -168,8 +168,8 @@ class Study(Table):
             object.__setattr__(self, name, value)
 
     def _check_registered(self, table: Registered) -> None:
-        question, files, method = self.model.question, self.data.files, self.method
-        if question is None or files is None:
+        question, method = self.model.question, self.method
+        if question is None or self.data.files is None:
             raise wrong("registered", ": it needs model.formula and data.files")
         if self.compare is not None:
             raise wrong(
@@ -190,7 +190,7 @@ class Study(Table):
                 "first message: use algorithm.name = 'few_rounds', or remove [registered]",
             )
         breaks = self.model.options.get("breaks")
-        table.registration.specification(question, names_of(files), breaks)
+        table.registration.specification(question, self.data.site_names, breaks)
 
     def _check_compared(self, other: ModelTable) -> None:
         if other.factory is not None:
@@ -221,7 +221,7 @@ class Study(Table):
         harmonise: Mapping[str, Harmonisation] = self.harmonise
         if self._copies_of is not None:
             changes = harmonise.get(self._copies_of, NONE)
-            harmonise = dict.fromkeys(names_of(self.data.files or []), changes)
+            harmonise = dict.fromkeys(self.data.site_names, changes)
         return question and replace(question, harmonise=harmonise, keep=keep)
 
     def of_copies(self, site: str) -> Study:
@@ -401,8 +401,7 @@ class Study(Table):
             first = self.model_copy(update={"compare": None})
             return replace(first.contribution(path, index, least, cells), beside=other_facts)
         if self.asked is not None:
-            name = names_of(self.data.files or [])[index]
-            parts = self.data, self.asked, path, name, index, least, cells
+            parts = self.data, self.asked, path, self.data.site_names[index], index, least, cells
             facts = site_facts(*parts, registered=self.registration)[2]
             return facts if self.registered is None else replace(facts, table=None)
         return self.data.contribution(path, index)[1]
@@ -541,7 +540,7 @@ def _formula_rows(
     if data.files is None:
         names, sources = dealt_tables(data, study.partition)
     else:
-        names = names_of(data.files)
+        names = data.site_names
         sources = [files.get(index, folder / name) for index, name in enumerate(data.files)]
 
     def contribute(index: int) -> SiteFacts:

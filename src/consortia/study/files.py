@@ -48,28 +48,11 @@ def read_rows(path: Path, target: str, test_share: float | None, seed: int) -> F
     return FileRows(train, held_out, columns)
 
 
-def names_of(files: list[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=8)  # every site of a study asks, and of ten thousand sites that took minutes
+def names_of(files: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the sites with these files."""
-    return _names_of(tuple(files))
-
-
-@lru_cache(maxsize=8)
-def _names_of(files: tuple[str, ...]) -> tuple[str, ...]:
-    # kept: every site of a study asks, and of ten thousand sites that took minutes
     stems = tuple(Path(name).stem for name in files)
     return stems if len(set(stems)) == len(stems) else files
-
-
-def site_of_file(names: Sequence[str], file: Path, site: str | None = None) -> str:
-    """Return the name of the site whose rows a file has, by default the file's.
-
-    Raises:
-        InputError: the study has no site of that name.
-    """
-    name = file.stem if site is None else site
-    if name not in names:
-        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
-    return name
 
 
 # --- what the files have in common ---------------------------------------------------------------
@@ -85,13 +68,11 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
     for site_facts, path in zip(facts, paths, strict=True):
         if site_facts.columns != first.columns or site_facts.arrays.keys() != first.arrays.keys():
             there, here = ({*each.columns, *each.arrays} for each in (first, site_facts))
+            others = {"it lacks": there - here, "only the former has": here - there}
             differ = [
-                f"{what} {', '.join(sorted(some))}"
-                for what, some in (
-                    ("it lacks", there - here),
-                    ("only the former has", here - there),
-                )
-                if some and max(map(len, some)) <= NAME_SHOWN
+                f"{what} {', '.join(sorted(names))}"
+                for what, names in others.items()
+                if names and max(map(len, names)) <= NAME_SHOWN
             ]
             how = "; ".join(differ) or "or a different order"
             raise InputError(

@@ -122,6 +122,30 @@ class Data(Table):
             raise ValueError("give at most one of test_file and test_share")
         return self
 
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Names of the sites, one a file; () of a data set, which is divided among sites."""
+        return names_of(tuple(self.files or ()))
+
+    def index_of(self, site: str) -> int:
+        """Return the index of a site that has a file.
+
+        Raises:
+            InputError: the study has no such site.
+        """
+        names = self.site_names
+        if not names:
+            raise InputError(
+                "the study divides one data set among sites: give data.files, one file for each "
+                "site."
+            ).at("data.files")
+        if site not in names:
+            raise InputError(
+                f"the study has the sites {', '.join(names)}, not {site!r}: give --site, or a "
+                "node's `site`."
+            ).at("site")
+        return names.index(site)
+
     def read(
         self,
         directory: Path,
@@ -149,7 +173,7 @@ class Data(Table):
         """
         if self.files is None:
             return run_on_all(engine, partial(self._of_dataset, table), same)
-        names, elsewhere = names_of(self.files), elsewhere or {}
+        names, elsewhere = self.site_names, elsewhere or {}
         paths = [elsewhere.get(index, directory / name) for index, name in enumerate(self.files)]
         read: dict[int, FileRows] = {}
         test_rows: list[FileRows] = []
@@ -187,9 +211,8 @@ class Data(Table):
             cast = {name: array.astype(kinds[name], copy=False) for name, array in arrays.items()}
             return self._made(self._changed(cast), agreed)
 
-        row = {
-            name: np.zeros((1, *shape), kinds[name]) for name, (shape, _) in facts[0].arrays.items()
-        }
+        shapes = {name: shape for name, (shape, _) in facts[0].arrays.items()}
+        row = {name: np.zeros((1, *shape), kinds[name]) for name, shape in shapes.items()}
         without_rows = {name: array[:0] for name, array in prepared(row).items()}
         parts = [
             read_table(prepared(read[index].train), f"site {names[index]!r}")
@@ -199,9 +222,8 @@ class Data(Table):
         ]
         made = self.model_dump(include={"scale", "intercept", "dtype"})
         digests = {n: of_value((site.digest, made, agreed)) for n, site in enumerate(facts)}
-        sites = Sites.of_rows(
-            names, of_common_types(names, parts), digests, set(digests) - set(read)
-        )
+        kept = of_common_types(names, parts)
+        sites = Sites.of_rows(names, kept, digests, set(digests) - set(read))
         held_out = [read[index].held_out for index in sorted(read)]
         test: Arrays | None = None
         skipped: tuple[str, ...] = ()
@@ -220,8 +242,7 @@ class Data(Table):
         Raises:
             InputError: the file cannot be used.
         """
-        assert self.files is not None
-        name = names_of(self.files)[index]
+        name = self.site_names[index]
         rows = read_rows(path, self.target, self.test_share, self.seed + index)
         table = read_table(rows.train, f"site {name!r}")
         check_finite(name, table)  # a NaN would spread to all sites by their statistics

@@ -17,7 +17,6 @@ from consortia.data.preparation import train_test_split
 from consortia.data.tables import read_npz, read_table
 from consortia.errors import InputError, PolicyError
 from consortia.models.regression.question import Question
-from consortia.study.files import names_of
 from consortia.study.tables import Data
 
 MOST_HELD_OUT = 0.3
@@ -114,8 +113,7 @@ def _read(
     data: Data, question: Question, path: Path, index: int
 ) -> tuple[LazyTable, np.ndarray, Harmonisation, dict[str, str], LazyTable]:
     """Return a file as written, rows used, changes, columns by new names, and the changed file."""
-    assert data.files is not None
-    name = names_of(data.files)[index]
+    name = data.site_names[index]
     changes = question.harmonise.get(name)
     plain = _as_written(path, name, changes)
     table = read_table(path, f"site {name!r}", site=name, harmonise=changes)

@@ -19,7 +19,7 @@ from consortia.core import start, trees
 from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
-from consortia.errors import InputError, SiteRefusedError, WarmupError
+from consortia.errors import SiteRefusedError, WarmupError
 from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.early_end import FAR_OUT, early_end, far_out
 from consortia.federation.governance.policy import load_policy
@@ -32,7 +32,6 @@ from consortia.federation.rehearsal.stage import Stage
 from consortia.federation.rehearsal.week import days
 from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study, load_study
-from consortia.study.files import names_of, site_of_file
 
 WITHOUT = {
     "maximum_position": "1e300",
@@ -113,12 +112,8 @@ def rehearsed(
     """
     path, file = Path(study), Path(data).resolve()
     loaded = load_study(path)
-    if loaded.data.files is None:
-        raise InputError(
-            "the study divides one data set among sites, so no site has a file of its own."
-        )
-    names = names_of(loaded.data.files)
-    name = site_of_file(names, file, site)
+    names, name = loaded.data.site_names, site or file.stem
+    index = loaded.data.index_of(name)
     terms = terms_of(loaded)
     before = _without(text := proposed(terms, two_sites=True, rows=1))
     if policy is not None:
@@ -127,7 +122,7 @@ def rehearsed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         built = loaded.of_copies(name).build(files=dict.fromkeys(range(len(names)), file))
-    yield _count(loaded, built, file, names.index(name))
+    yield _count(loaded, built, file, index)
     with tempfile.TemporaryDirectory() as folder:
         more = before, text, Path(folder), policy is not None
         rehearsal = Rehearsal(path, loaded, built, dict.fromkeys(names, file), name, *more)
@@ -142,7 +137,7 @@ def rehearsed(
         else:
             yield _lying(rehearsal)
             yield _looking(rehearsal)
-    yield _membership(loaded, built, names.index(name))
+    yield _membership(loaded, built, index)
 
 
 def _without(text: str) -> str:
