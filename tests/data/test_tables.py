@@ -428,6 +428,11 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "site.xls", "it")
     with refused(file=str(tmp_path / "none.csv"), match="no such file"):
         read_table(tmp_path / "none.csv", "it")
+    packed = tmp_path / "site.npz"
+    for damage in (b"no archive", np.array([{}], object)):
+        np.savez(packed, y=damage) if isinstance(damage, np.ndarray) else packed.write_bytes(damage)
+        with refused(file=str(packed), match="cannot be read: it is damaged or too large"):
+            read_table(packed, "it")
     with refused(argument="data", match="'oslo' is a list"):
         read_table([1, 2], "site 'oslo'")
     with refused(argument="data", match="different lengths"):
