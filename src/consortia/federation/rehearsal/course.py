@@ -273,7 +273,7 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
         attack = f"a week, {day.title}"
         if day.untried:
-            yield Finding(attack, f"not tried: {day.untried}", {}, known=False)
+            yield _untried(attack, day.untried)
             continue
         yield Finding(
             attack,
@@ -281,6 +281,10 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
             f"them.{caveat}{f' Refused: {day.refused}' if day.refused else ''}",
             {"answers": day.answers, "settled": day.settled, "refused": day.refused},
         )
+
+
+def _untried(attack: str, why: str) -> Finding:
+    return Finding(attack, f"not tried: {why}", {}, known=False)
 
 
 def _helped(on: Rehearsal) -> str:
@@ -316,12 +320,10 @@ def _lying_queries(on: Rehearsal) -> Finding:
 def _lying(on: Rehearsal) -> Finding:
     attack = "a server that lies"
     if not (attacks.is_logistic(on.study) and attacks.sends_gradients(on.study)):
-        return Finding(
+        return _untried(
             attack,
-            "not tried: it reads rows of logistic regression with an intercept from gradients "
-            "that are sent unchanged (debias = true without gradient_noise).",
-            {},
-            known=False,
+            "it reads rows of logistic regression with an intercept from gradients that are sent "
+            "unchanged (debias = true without gradient_noise).",
         )
     x, name, built = on.rows, on.name, on.built
     free = attacks.lying_server(on.stage("free", on.before), name, built, attacks.STEEP)
@@ -351,12 +353,10 @@ def _lying(on: Rehearsal) -> Finding:
 def _looking(on: Rehearsal) -> Finding:
     attack = "a server that only observes"
     if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
-        return Finding(
+        return _untried(
             attack,
-            "not tried: it reads rows of logistic regression with an intercept from single steps "
-            "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
-            {},
-            known=False,
+            "it reads rows of logistic regression with an intercept from single steps with "
+            "minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
         )
     x = on.rows
     guess = float(np.median(np.abs(x - np.median(x, axis=0))))
@@ -384,11 +384,11 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     """Measure how well the draws tell who took part."""
     attack = "who took part, from the draws alone"
     if built.model.site_log_likelihood is not None:
-        text = (
-            "not tried: levels are integrated out, and no row has a likelihood of its own given "
-            "the draws. Whoever has the draws and all other patients may find out who took part."
+        return _untried(
+            attack,
+            "levels are integrated out, and no row has a likelihood of its own given the draws. "
+            "Whoever has the draws and all other patients may find out who took part.",
         )
-        return Finding(attack, text, {}, known=False)
     run = study.run_options | {"keep": "draws"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
