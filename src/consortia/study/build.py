@@ -53,18 +53,12 @@ from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.explanation import explained
 from consortia.study.files import Arrays
-from consortia.study.formulas import (
-    UNUSED,
-    FormulaRows,
-    check_data,
-    dealt_tables,
-    site_facts,
-)
+from consortia.study.formulas import UNUSED, check_data, dealt_tables, site_facts
 from consortia.study.model import ModelTable
 from consortia.study.propensity import Propensity
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
-from consortia.study.tables import Data, Partition, Prepared, Table
+from consortia.study.tables import SCORES_SKIPPED, Data, Partition, Prepared, Table
 from consortia.study.used_rows import RowChoices, row_choices, used_rows
 
 FIRST, SECOND = "1", "2"
@@ -469,16 +463,15 @@ class Study(Table):
             return {"study": self.model_dump()}
 
         if self.model.formula is not None:
-            made = _formula_rows(self, engine, folder, files or {}, least, same)
-            built = made.regression
+            built, held_out, skipped = _formula_rows(self, engine, folder, files or {}, least, same)
             table = self.propensity if self.awaits_weights else None
             if table is not None and table.estimand == "ATE" and table.stabilise:
                 check_share(self.model.formula, built.specification.levels)
             settings = self._settings() | {"regression": dict(built.metadata.settings)}
             title = self.title or self.name
             metadata = replace(built.metadata, title=title, settings=settings)
-            parts = (built.model, built.sites, method, made.held_out, stop, metadata)
-            return Built(*parts, made.skipped, built)
+            parts = (built.model, built.sites, method, held_out, stop, metadata)
+            return Built(*parts, skipped, built)
         prepared = self.data.read(folder, engine, method, self.partition, files, same)
 
         def make() -> Model:
@@ -519,8 +512,8 @@ def _formula_rows(
     files: Mapping[int, Path],
     least: tuple[int, int],
     same: Callable[[], Mapping[str, Any]],
-) -> FormulaRows:
-    """Return model and rows of a study; of files those of the sites of this process.
+) -> tuple[Regression, Arrays | None, tuple[str, ...]]:
+    """Return model and rows of a study, its held-out rows, and what cannot be had here, with why.
 
     ``least`` are the fewest rows of a level that is sent, and of a number about participants;
     ``files`` has those of sites that are not in ``folder``, by the sites' indices; ``same`` makes
@@ -554,18 +547,15 @@ def _formula_rows(
     more = study.imputation, registered, options.get("summaries")
     made = assembled(sent, options.get("prior"), options.get("breaks"), *more)
     if data.test_share is None:
-        return FormulaRows(made, None, ())
+        return made, None, ()
     if len(read) < len(names):
-        skipped = "predictive scores: the held-out rows are in other processes"
-        return FormulaRows(made, None, (skipped,))
+        return made, None, (SCORES_SKIPPED,)
     parts = [
         site_rows(made.specification, part, names[index])
         for index, part in sorted(held_out.items())
         if part is not None
     ]
-    return FormulaRows(
-        made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
-    )
+    return made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from consortia.data import datasets
 from consortia.data.columns import Table
@@ -21,7 +21,6 @@ from consortia.models.regression.construction import (
     question_of,
     regression,
 )
-from consortia.models.regression.model import Regression
 from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
 from consortia.study.files import Arrays
@@ -47,14 +46,6 @@ options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         if name not in NOT_IN_FILE
     ]
 )
-
-
-class FormulaRows(NamedTuple):
-    """Parts of a study of a formula."""
-
-    regression: Regression  # the model and the rows
-    held_out: Arrays | None  # rows for the predictive scores, or None
-    skipped: tuple[str, ...]  # what cannot be had in this process, each with the reason
 
 
 def check_data(data: Data, question: Question) -> None:

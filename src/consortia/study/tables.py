@@ -44,6 +44,10 @@ WHOLE_MAX = 2**53
 """Whole numbers beyond it are no labels: not every one of them is a float."""
 
 
+SCORES_SKIPPED = "predictive scores: the held-out rows are in other processes"
+"""Reason in a process that lacks held-out rows."""
+
+
 class Table(BaseModel):
     """A table of the study file: unknown keys and wrong types are refused."""
 
@@ -233,7 +237,7 @@ class Data(Table):
             shares = [prepared(part) for part in held_out if part is not None]
             test = {name: np.concatenate([part[name] for part in shares]) for name in shares[0]}
         elif self.test_share is not None or self.test_file is not None:
-            skipped = ("predictive scores: the held-out rows are in other processes",)
+            skipped = (SCORES_SKIPPED,)
         return self._prepared(sites, test, facts[0].columns, agreed, skipped)
 
     def contribution(self, path: Path, index: int) -> tuple[FileRows, SiteFacts]:
