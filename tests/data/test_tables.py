@@ -420,7 +420,7 @@ def test_a_date_that_is_none_is_refused_only_where_it_is_used(tmp_path: Path) ->
         consortia.regression("y ~ d", {"a": path})
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "größe\n1\n", encoding="latin-1")
     with refused(file=str(path), match="UTF-8"):
         read_table(path, "it")
@@ -433,6 +433,11 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         np.savez(packed, y=damage) if isinstance(damage, np.ndarray) else packed.write_bytes(damage)
         with refused(file=str(packed), match="cannot be read: it is damaged or too large"):
             read_table(packed, "it")
+    np.savez_compressed(packed, y=np.zeros(10**4))
+    assert rows_of(read_table(packed, "it")) == 10**4
+    monkeypatch.setattr("consortia.data.tables.EXPANDED_BYTES", 10**4)
+    with refused(file=str(packed), match="too large .80,128 bytes in"):
+        read_table(packed, "it")
     with refused(argument="data", match="'oslo' is a list"):
         read_table([1, 2], "site 'oslo'")
     with refused(argument="data", match="different lengths"):

@@ -163,10 +163,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         arrays = {}
         with zipfile.ZipFile(path) as stored:
-            for name in stored.namelist():
-                with stored.open(name) as content:
+            for entry in stored.infolist():
+                if entry.file_size > max(EXPANDED_BYTES, EXPANSION * entry.compress_size):
+                    raise ValueError(f"{entry.file_size:,} bytes in {entry.compress_size:,}")
+                with stored.open(entry) as content:
                     array = np.lib.format.read_array(content, allow_pickle=False)
-                arrays[name.removesuffix(".npy")] = np.atleast_1d(array)
+                arrays[entry.filename.removesuffix(".npy")] = np.atleast_1d(array)
     except (*DAMAGED, ValueError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
@@ -174,6 +176,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         ) from error
     return arrays
 
+
+EXPANDED_BYTES, EXPANSION = 2**28, 200
+"""An array may have so many bytes, or so many times those that it is packed into. Chosen."""
 
 DAMAGED = (zipfile.BadZipFile, EOFError, zlib.error, MemoryError, NotImplementedError, RuntimeError)
 """Errors of a packed file, some bits of which are not those that were written."""
