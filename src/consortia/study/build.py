@@ -479,8 +479,6 @@ class Study(Table):
 
         # Only a function of the user's own may fail in one process alone.
         model = make() if self.model.factory is None else run_on_all(engine, make)
-        if self.model.linear:
-            model = replace(model, natural=prepared.natural)
         metadata = self._metadata(model, prepared)
         parts = (model, prepared.sites, method, prepared.test, stop, metadata)
         return Built(*parts, prepared.skipped)

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
@@ -85,11 +86,6 @@ class ModelTable(Table):
         return made | {"kind": self.kind} | self.options
 
     @property
-    def linear(self) -> bool:
-        """True if its coefficients are of the columns, and can be turned back to their units."""
-        return self.kind in LINEAR
-
-    @property
     def question(self) -> Question | None:
         """The question of a formula to every site; None without one."""
         return None if self.formula is None else question_in(self.formula, self.options)
@@ -111,7 +107,7 @@ class ModelTable(Table):
         made = called("model", factory, options)
         if not isinstance(made, Model):
             raise InputError(f"model.factory returned a {type(made).__name__}, not a Model.")
-        return made
+        return replace(made, natural=data.natural) if self.kind in LINEAR else made
 
 
 def _imported(factory: str, directory: Path) -> Callable[..., Any]:
