@@ -54,12 +54,12 @@ FEATURES = (
     Feature(
         "formulas",
         ("models/regression", "models/_integrated.py", "core/arrays.py", "study/formulas.py"),
-        9049,
+        9035,
     ),
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9424,
+        9394,
     ),
     Feature("run and store", ("run", "store"), 4847),
     Feature("report", ("report", "diagnostics/figures"), 3581),

@@ -420,7 +420,7 @@ def test_a_date_that_is_none_is_refused_only_where_it_is_used(tmp_path: Path) ->
         consortia.regression("y ~ d", {"a": path})
 
 
-def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "größe\n1\n", encoding="latin-1")
     with refused(file=str(path), match="UTF-8"):
         read_table(path, "it")
@@ -428,6 +428,16 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "site.xls", "it")
     with refused(file=str(tmp_path / "none.csv"), match="no such file"):
         read_table(tmp_path / "none.csv", "it")
+    packed = tmp_path / "site.npz"
+    for damage in (b"no archive", np.array([{}], object)):
+        np.savez(packed, y=damage) if isinstance(damage, np.ndarray) else packed.write_bytes(damage)
+        with refused(file=str(packed), match="cannot be read: it is damaged or too large"):
+            read_table(packed, "it")
+    np.savez_compressed(packed, y=np.zeros(10**4))
+    assert rows_of(read_table(packed, "it")) == 10**4
+    monkeypatch.setattr("consortia.data.tables.EXPANDED_BYTES", 10**4)
+    with refused(file=str(packed), match="too large .80,128 bytes in"):
+        read_table(packed, "it")
     with refused(argument="data", match="'oslo' is a list"):
         read_table([1, 2], "site 'oslo'")
     with refused(argument="data", match="different lengths"):

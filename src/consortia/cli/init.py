@@ -235,7 +235,7 @@ def _given(
             "--sites NAME,NAME,..."
         )
     if dictionary is None:
-        names = [*names_of([str(path) for path in tables])]
+        names = [*names_of(tuple(map(str, tables)))]
     if len(set(names)) < len(names):
         raise InputError("a table, or a site, is given twice.")
     if dictionary is None:

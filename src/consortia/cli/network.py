@@ -147,7 +147,6 @@ def prepared_sites(app: Path, data: Path, folder: Path, rows: int) -> list[Node]
     from consortia.federation.governance.proposal import proposed
     from consortia.federation.loopback import Node
     from consortia.study.build import load_study
-    from consortia.study.files import names_of
 
     with study_of(app) as path:
         study = load_study(path)
@@ -156,7 +155,7 @@ def prepared_sites(app: Path, data: Path, folder: Path, rows: int) -> list[Node]
         raise InputError(
             "to run between sites, the study needs data.files with one file for each site."
         )
-    nodes, names = [], names_of(study.data.files)
+    nodes, names = [], study.data.site_names
     for name, file in zip(names, study.data.files, strict=True):
         if not (data / file).is_file():
             raise InputError(

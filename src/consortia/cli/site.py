@@ -337,7 +337,6 @@ def _explained(
     from consortia.federation.governance.early_end import beforehand
     from consortia.federation.governance.explanation import sentences
     from consortia.study.build import load_study
-    from consortia.study.files import names_of, site_of_file
 
     study = load_study(path)
     terms = terms_of(study)
@@ -345,10 +344,9 @@ def _explained(
     numbers: list[Declared] = []
     limits: dict[str, Any] = {}
     if data is not None and study.data.files is not None:
-        names = names_of(study.data.files)
         # without changes of some site's values every site reads a file in the same way
-        named = name is not None or study.harmonise or data.stem in names
-        index = names.index(site_of_file(names, data, name)) if named else 0
+        named = name is not None or study.harmonise or data.stem in study.data.site_names
+        index = study.data.index_of(name or data.stem) if named else 0
         facts, choices = study.contribution(data, index), study.row_choices(data, index)
         rows = facts.rows
         columns = sum(math.prod(shape) for shape, _ in facts.arrays.values())

@@ -7,6 +7,8 @@ is guessed from more than one file.
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -149,9 +151,37 @@ def _read_file(path: Path, site: str, changes: Harmonisation) -> LazyTable:
 def _read_npz(path: Path, site: str, changes: Harmonisation) -> LazyTable:
     import pandas as pd
 
-    with np.load(path, allow_pickle=False) as stored:
-        frame = pd.DataFrame({name: stored[name] for name in stored.files})
-    return _of_frame(frame, Source(str(path), site), changes)
+    return _of_frame(pd.DataFrame(read_npz(path)), Source(str(path), site), changes)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of a file of `numpy.savez`, with an axis of rows each.
+
+    Raises:
+        InputError: it is damaged, or holds Python objects.
+    """
+    try:
+        arrays = {}
+        with zipfile.ZipFile(path) as stored:
+            for entry in stored.infolist():
+                if entry.file_size > max(EXPANDED_BYTES, EXPANSION * entry.compress_size):
+                    raise ValueError(f"{entry.file_size:,} bytes in {entry.compress_size:,}")
+                with stored.open(entry) as content:
+                    array = np.lib.format.read_array(content, allow_pickle=False)
+                arrays[entry.filename.removesuffix(".npy")] = np.atleast_1d(array)
+    except (*DAMAGED, ValueError, OSError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"{path} cannot be read: it is damaged or too large ({reason})."
+        ) from error
+    return arrays
+
+
+EXPANDED_BYTES, EXPANSION = 2**28, 200
+"""An array may have so many bytes, or so many times those that it is packed into. Chosen."""
+
+DAMAGED = (zipfile.BadZipFile, EOFError, zlib.error, MemoryError, NotImplementedError, RuntimeError)
+"""Errors of a packed file, some bits of which are not those that were written."""
 
 
 def read_text(path: Path, site: str, changes: Harmonisation) -> LazyTable:

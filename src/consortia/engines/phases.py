@@ -75,10 +75,21 @@ class SiteArrays(NamedTuple):
 
 def rows_of_sites(model: Model, sites: Sites, which: np.ndarray) -> PyTree:
     """Return the rows of these sites as they are held, site axis first: in JAX's own width."""
-    padded = (sites if len(which) == len(sites) else sites.only(which)).padded()
-    if model.arrange is not None:
-        padded = model.arrange(padded)
-    return trees.map_leaves(in_jax_width, padded)
+    return _held(model, (sites if len(which) == len(sites) else sites.only(which)).padded())
+
+
+def row_of_zeros(model: Model, sites: Sites) -> PyTree:
+    """Return a row of zeros as rows of sites are held, (1, 1, ...) each, for shapes and types."""
+
+    def zeros(leaf: np.ndarray) -> np.ndarray:
+        return np.zeros((1, 1, *leaf.shape[1:]), leaf.dtype)
+
+    return _held(model, trees.map_leaves(zeros, sites.first))
+
+
+def _held(model: Model, padded: PyTree) -> PyTree:
+    arranged = padded if model.arrange is None else model.arrange(padded)
+    return trees.map_leaves(in_jax_width, arranged)
 
 
 def site_arrays(model: Model, sites: Sites, method: Method, which: np.ndarray) -> SiteArrays:

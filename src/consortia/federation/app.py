@@ -50,7 +50,6 @@ from consortia.report.study_run import sample_and_report
 from consortia.run.verification import Verification
 from consortia.runtime import late
 from consortia.study.build import Built, Study, load_study
-from consortia.study.files import names_of
 from consortia.study.runs import (
     COMPARED,
     LEFT_OUT,
@@ -320,8 +319,8 @@ def _origin(config: Config) -> Path | None:
 
 def labels_of(study: Study, origin: Path | None) -> tuple[str, ...]:
     """Return the names of the sites in messages: of their data files, or their indices."""
-    if study.data.files is not None:
-        return names_of(study.data.files)
+    if names := study.data.site_names:
+        return names
     return tuple(map(str, range(len(study.build(data_folder=origin).rows))))
 
 
@@ -410,20 +409,19 @@ def site_of(
     terms, folder = governance.terms_of(study), _folder(node, config)
     _keep_compiled(folder)
     files: dict[int, Path] = {}
-    labels = () if study.data.files is None else names_of(study.data.files)
+    labels = study.data.site_names
     if simulated:
         number, origin = int(node["partition-id"]), _origin(config)
         name = labels[number] if number < len(labels) else str(number)
     else:
         name, origin = str(node["site"]), None
-        number = _number(study, name)
+        number = study.data.index_of(name)
         files = {number: Path(str(node["data"])).expanduser()}
 
     def contribute() -> SiteFacts:
-        if study.data.files is None:
-            raise InputError("the study divides one data set: no site has facts of its own.")
         study_folder = study.path.parent if study.path else Path()
-        file = files.get(number, (origin or study_folder) / study.data.files[number])
+        of_study = (study.data.files or ())[study.data.index_of(name)]
+        file = files.get(number, (origin or study_folder) / of_study)
         return study.contribution(file, number, *least_rows())
 
     def digests(key: bytes) -> list[RowDigests]:
@@ -473,7 +471,7 @@ def _moments_of(study: Study) -> MaskedMoments | None:
     """Return the moments that a study asks for, which keys mask; None of a registered one."""
     if study.data.files is None or study.registered is not None:
         return None
-    return MaskedMoments(names_of(study.data.files), study.summed, study.shown)
+    return MaskedMoments(study.data.site_names, study.summed, study.shown)
 
 
 def _sites_keys(folder: Path, node: Config, name: str, terms: StudyTerms) -> KeyRing | None:
@@ -500,7 +498,7 @@ def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
     from consortia.federation.governance import terms_of
     from consortia.federation.governance.terms import MASKED
 
-    terms, number = terms_of(study), _number(study, name)
+    terms, number = terms_of(study), study.data.index_of(name)
     if study.registered is None or terms.sums != MASKED:
         raise InputError(
             "a key of secure sums is prepared only for a registered study with masked answers: in "
@@ -509,17 +507,6 @@ def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
     identity = read_identity(folder)
     facts = keyed(folder, study.contribution(data, number))
     return "".join(plain_key(sum_member(folder, name, terms.study, identity, facts).key))
-
-
-def _number(study: Study, name: str) -> int:
-    if study.data.files is None:
-        raise InputError(
-            "the study divides one data set among sites: give data.files, one file for each site."
-        )
-    names = names_of(study.data.files)
-    if name not in names:
-        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}.")
-    return names.index(name)
 
 
 def _policy(folder: Path, node: Config) -> Path:

@@ -1,8 +1,9 @@
 """Linear predictors with Gaussian priors, and the width at which features are held in memory.
 
-A row whose width is a multiple of the processor's vector fits it without a remainder: the gradient
-of 354 rows of 14 features takes half the time at 16 columns (measured). The added columns are zero,
-and so are the coefficients that meet them: no value changes but by rounding.
+A row whose width is a multiple of the processor's vector fits it without a remainder: a run in
+minibatches with 14 features took 0.7 times as long at 16 columns, with all rows as long (measured).
+The added columns are zero, and so are the coefficients that meet them: no value changes but by
+rounding.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Response:
     """Response that is modelled, from the record of a run."""
 
     name: str  # of the response; of two levels with the event
-    family: str | None  # of a formula, else None
+    family: str
     effect: str | None  # what exp(coefficient) is; None where a coefficient is a difference
     priors: Mapping[str, str]  # in words, by the name of the parameter
     notes: tuple[str, ...]  # what the user should know
@@ -86,8 +86,7 @@ class Response:
     @property
     def regression(self) -> str:
         """The regression in words, such as "logistic regression"."""
-        family = self.family or ("bernoulli" if self.effect else "gaussian")
-        return f"{REGRESSIONS.get(family, family.replace('_', ' '))} regression"
+        return f"{REGRESSIONS.get(self.family, self.family.replace('_', ' '))} regression"
 
     def against(self, name: str) -> str:
         """Return the reference of a coefficient of a level; "" of another one."""
@@ -139,12 +138,13 @@ def response_of(report: RunReport) -> Response | None:
         first = {str(factor): str(names[0]) for factor, names in levels.items() if names}
         event = str(settings.get("event", named))
         return Response(event, family, effect, priors, notes, first, _binary(settings))
+    ready = {"logistic_regression": "bernoulli", "linear_regression": "gaussian"}
     kind = model.get("kind") if isinstance(model, Mapping) else None
-    if kind not in ("logistic_regression", "linear_regression"):
+    if kind not in ready:
         return None
     data = report.settings.get("data", {})
     name = "y" if not isinstance(data, Mapping) else str(data.get("target", "y"))
-    return Response(name, None, "odds ratio" if kind == "logistic_regression" else None, {}, ())
+    return Response(name, ready[kind], FAMILIES[ready[kind]].effect, {}, ())
 
 
 def _binary(settings: Mapping[str, Any]) -> frozenset[str]:

@@ -127,7 +127,7 @@ def _of_rows(report: RunReport, response: Response | None) -> str:
         )
     if response is not None:
         ties = str(fitted.get("ties", "efron")).capitalize()
-        text += BASELINES.get(str(response.family), "").format(ties)
+        text += BASELINES.get(response.family, "").format(ties)
         if response.name.startswith("Surv(") and len(response.name.split(",")) > 2:
             whose = f" of the person in column {fitted['persons']}" if "persons" in fitted else ""
             text += f"A row is an interval{whose} from a start to a stop, at risk in between. "

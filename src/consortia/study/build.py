@@ -8,7 +8,7 @@ refused with the nearest known one, wherever they stand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ from consortia.models.regression.construction import (
     AT_ONE_OWNER,
     Sent,
     assembled,
-    contribution,
     gathered,
     kept_rows,
 )
@@ -53,20 +52,14 @@ from consortia.run.stopping import StopWhen, stop_when
 from consortia.run.verification import EXACT, SEED
 from consortia.store.metadata import Labels, Metadata
 from consortia.study.explanation import explained
-from consortia.study.files import Arrays, names_of
-from consortia.study.formulas import (
-    UNUSED,
-    FormulaRows,
-    check_data,
-    dealt_tables,
-    site_facts,
-)
+from consortia.study.files import Arrays
+from consortia.study.formulas import UNUSED, check_data, dealt_tables, site_facts
 from consortia.study.model import ModelTable
 from consortia.study.propensity import Propensity
 from consortia.study.registered import Registered
 from consortia.study.sampling import AlgorithmTable, Output, Reference, Run, Stop
-from consortia.study.tables import Data, Partition, Prepared, Table, deal
-from consortia.study.used_rows import RowChoices, row_choices, split_rows, used_rows
+from consortia.study.tables import SCORES_SKIPPED, Data, Partition, Prepared, Table
+from consortia.study.used_rows import RowChoices, row_choices, used_rows
 
 FIRST, SECOND = "1", "2"
 """Names of the models of ``[model]`` and ``[compare]`` where they are side by side."""
@@ -122,7 +115,7 @@ class Study(Table):
             if given and (self.model.formula is None or self.data.files is None):
                 raise wrong(key, ": it needs data.files and model.formula")
         if self.data.files is not None:
-            changes = read_harmonisations(self.harmonise, names_of(self.data.files))
+            changes = read_harmonisations(self.harmonise, self.data.site_names)
             object.__setattr__(self, "harmonise", changes)
         if self.data.files is not None and self.partition is not None:
             raise wrong("partition", ": with data.files each file is a site: remove it")
@@ -169,8 +162,8 @@ class Study(Table):
             object.__setattr__(self, name, value)
 
     def _check_registered(self, table: Registered) -> None:
-        question, files, method = self.model.question, self.data.files, self.method
-        if question is None or files is None:
+        question, method = self.model.question, self.method
+        if question is None or self.data.files is None:
             raise wrong("registered", ": it needs model.formula and data.files")
         if self.compare is not None:
             raise wrong(
@@ -191,7 +184,7 @@ class Study(Table):
                 "first message: use algorithm.name = 'few_rounds', or remove [registered]",
             )
         breaks = self.model.options.get("breaks")
-        table.registration.specification(question, names_of(files), breaks)
+        table.registration.specification(question, self.data.site_names, breaks)
 
     def _check_compared(self, other: ModelTable) -> None:
         if other.factory is not None:
@@ -222,7 +215,7 @@ class Study(Table):
         harmonise: Mapping[str, Harmonisation] = self.harmonise
         if self._copies_of is not None:
             changes = harmonise.get(self._copies_of, NONE)
-            harmonise = dict.fromkeys(names_of(self.data.files or []), changes)
+            harmonise = dict.fromkeys(self.data.site_names, changes)
         return question and replace(question, harmonise=harmonise, keep=keep)
 
     def of_copies(self, site: str) -> Study:
@@ -402,7 +395,7 @@ class Study(Table):
             first = self.model_copy(update={"compare": None})
             return replace(first.contribution(path, index, least, cells), beside=other_facts)
         if self.asked is not None:
-            parts = self.data, self.asked, path, index, least, cells
+            parts = self.data, self.asked, path, self.data.site_names[index], index, least, cells
             facts = site_facts(*parts, registered=self.registration)[2]
             return facts if self.registered is None else replace(facts, table=None)
         return self.data.contribution(path, index)[1]
@@ -470,28 +463,25 @@ class Study(Table):
             return {"study": self.model_dump()}
 
         if self.model.formula is not None:
-            made = _formula_rows(self, engine, folder, files or {}, least, same)
-            built = made.regression
+            built, held_out, skipped = _formula_rows(self, engine, folder, files or {}, least, same)
             table = self.propensity if self.awaits_weights else None
             if table is not None and table.estimand == "ATE" and table.stabilise:
                 check_share(self.model.formula, built.specification.levels)
             settings = self._settings() | {"regression": dict(built.metadata.settings)}
             title = self.title or self.name
             metadata = replace(built.metadata, title=title, settings=settings)
-            parts = (built.model, built.sites, method, made.held_out, stop, metadata)
-            return Built(*parts, made.skipped, built)
-        prepared = self.data.read(folder, engine, method, files, same)
-        sites = deal(self.partition, prepared) if prepared.sites is None else prepared.sites
+            parts = (built.model, built.sites, method, held_out, stop, metadata)
+            return Built(*parts, skipped, built)
+        prepared = self.data.read(folder, engine, method, self.partition, files, same)
 
         def make() -> Model:
             return self.model.make(prepared, directory)
 
         # Only a function of the user's own may fail in one process alone.
         model = make() if self.model.factory is None else run_on_all(engine, make)
-        if self.model.linear:
-            model = replace(model, natural=prepared.natural)
         metadata = self._metadata(model, prepared)
-        return Built(model, sites, method, prepared.test, stop, metadata, prepared.skipped)
+        parts = (model, prepared.sites, method, prepared.test, stop, metadata)
+        return Built(*parts, prepared.skipped)
 
     def _metadata(self, model: Model, prepared: Prepared) -> Metadata:
         """Return a run's record of the study: title, names, units, settings with defaults."""
@@ -520,8 +510,8 @@ def _formula_rows(
     files: Mapping[int, Path],
     least: tuple[int, int],
     same: Callable[[], Mapping[str, Any]],
-) -> FormulaRows:
-    """Return model and rows of a study; of files those of the sites of this process.
+) -> tuple[Regression, Arrays | None, tuple[str, ...]]:
+    """Return model and rows of a study, its held-out rows, and what cannot be had here, with why.
 
     ``least`` are the fewest rows of a level that is sent, and of a number about participants;
     ``files`` has those of sites that are not in ``folder``, by the sites' indices; ``same`` makes
@@ -537,39 +527,33 @@ def _formula_rows(
     read: dict[int, Columns] = {}
     held_out: dict[int, Columns | None] = {}
     key = None if engine.name == "flower" else AT_ONE_OWNER  # institutions have none in common
+    sources: Sequence[Any]
     if data.files is None:
-        names, tables = dealt_tables(data, study.partition)
-
-        def contribute(index: int) -> SiteFacts:
-            read[index], held_out[index] = split_rows(tables[index], data, index)
-            return contribution(question, read[index], names[index], *least, key)
-
+        names, sources = dealt_tables(data, study.partition)
     else:
-        names = names_of(data.files)
-        paths = [files.get(index, folder / name) for index, name in enumerate(data.files)]
+        names = data.site_names
+        sources = [files.get(index, folder / name) for index, name in enumerate(data.files)]
 
-        def contribute(index: int) -> SiteFacts:
-            parts = site_facts(data, question, paths[index], index, *least, key, registered)
-            read[index], held_out[index], facts = parts
-            return facts if key is not None or registered is None else replace(facts, table=None)
+    def contribute(index: int) -> SiteFacts:
+        of_site = sources[index], names[index], index
+        parts = site_facts(data, question, *of_site, *least, key, registered)
+        read[index], held_out[index], facts = parts
+        return facts if key is not None or registered is None else replace(facts, table=None)
 
     facts = gathered(question, names, contribute, read, engine, study.method, same)
     sent = Sent(question, facts, names, read)
     more = study.imputation, registered, options.get("summaries")
     made = assembled(sent, options.get("prior"), options.get("breaks"), *more)
     if data.test_share is None:
-        return FormulaRows(made, None, ())
+        return made, None, ()
     if len(read) < len(names):
-        skipped = "predictive scores: the held-out rows are in other processes"
-        return FormulaRows(made, None, (skipped,))
+        return made, None, (SCORES_SKIPPED,)
     parts = [
         site_rows(made.specification, part, names[index])
         for index, part in sorted(held_out.items())
         if part is not None
     ]
-    return FormulaRows(
-        made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
-    )
+    return made, {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, ()
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ from consortia.data.tables import read_table
 from consortia.errors import InputError
 from consortia.models.regression.registration import UNKNOWN_ROWS, Registration
 from consortia.models.regression.specification import Unit
-from consortia.study.files import names_of
 
 if TYPE_CHECKING:
     from consortia.study.build import Study
@@ -188,7 +187,7 @@ def registration_of(study: Study, entries: Mapping[str, Entry]) -> Registration:
             ).at("formula")
     plain = study.model_copy(update={"harmonise": {}})  # what is made up agrees
     with tempfile.TemporaryDirectory() as folder:
-        files = made_up(entries, names_of(study.data.files), Path(folder))
+        files = made_up(entries, study.data.site_names, Path(folder))
         built = plain.build(files=dict(enumerate(files.values())))
     assert built.regression is not None
     specification = built.regression.specification

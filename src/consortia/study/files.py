@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,14 +17,10 @@ from consortia.data.columns import Column, as_levels
 from consortia.data.dialect import WORDS, number_of
 from consortia.data.facts import SiteFacts
 from consortia.data.harmonisation import NONE
-from consortia.data.sites import NUMERIC_KINDS
-from consortia.data.tables import read_text
+from consortia.data.tables import read_npz, read_text
 from consortia.errors import InputError, located, wrong
 
 Arrays = dict[str, np.ndarray]
-
-EXPANDED_BYTES, EXPANSION = 2**28, 200
-"""An array may have so many bytes, or so many times those that it is packed into."""
 
 NAME_SHOWN = 40
 """Longer names of columns are not shown: what is read may be no table at all."""
@@ -55,28 +48,11 @@ def read_rows(path: Path, target: str, test_share: float | None, seed: int) -> F
     return FileRows(train, held_out, columns)
 
 
-def names_of(files: list[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=8)  # every site of a study asks, and of ten thousand sites that took minutes
+def names_of(files: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the sites with these files."""
-    return _names_of(tuple(files))
-
-
-@lru_cache(maxsize=8)
-def _names_of(files: tuple[str, ...]) -> tuple[str, ...]:
-    # kept: every site of a study asks, and of ten thousand sites that took minutes
     stems = tuple(Path(name).stem for name in files)
     return stems if len(set(stems)) == len(stems) else files
-
-
-def site_of_file(names: Sequence[str], file: Path, site: str | None = None) -> str:
-    """Return the name of the site whose rows a file has, by default the file's.
-
-    Raises:
-        InputError: the study has no site of that name.
-    """
-    name = file.stem if site is None else site
-    if name not in names:
-        raise InputError(f"the study has the sites {', '.join(names)}, not {name!r}: give --site.")
-    return name
 
 
 # --- what the files have in common ---------------------------------------------------------------
@@ -92,13 +68,11 @@ def common_kinds(facts: Sequence[SiteFacts], paths: Sequence[Path]) -> dict[str,
     for site_facts, path in zip(facts, paths, strict=True):
         if site_facts.columns != first.columns or site_facts.arrays.keys() != first.arrays.keys():
             there, here = ({*each.columns, *each.arrays} for each in (first, site_facts))
+            others = {"it lacks": there - here, "only the former has": here - there}
             differ = [
-                f"{what} {', '.join(sorted(some))}"
-                for what, some in (
-                    ("it lacks", there - here),
-                    ("only the former has", here - there),
-                )
-                if some and max(map(len, some)) <= NAME_SHOWN
+                f"{what} {', '.join(sorted(names))}"
+                for what, names in others.items()
+                if names and max(map(len, names)) <= NAME_SHOWN
             ]
             how = "; ".join(differ) or "or a different order"
             raise InputError(
@@ -136,60 +110,23 @@ def read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
         raise InputError(f"{path}: give a .csv or an .npz file.")
     if not os.path.isfile(path):
         raise InputError(f"{path}: no such file (paths are relative to the study file's folder).")
+    packed, table = kind == ".npz", dict[str, Any]()
     try:
-        return _read_npz(path, target) if kind == ".npz" else _read_csv(path, target)
+        columns = read_npz(path) if packed else read_text(path, "", NONE)
+        table |= {printable(name): column for name, column in columns.items()}
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not encoded in UTF-8: save it in that encoding.") from error
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+    except (ValueError, OSError, MemoryError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} cannot be read: it is truncated or damaged.") from error
-    except MemoryError as error:
-        raise InputError(f"{path} cannot be read: there is not enough memory.") from error
-
-
-def _read_npz(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    with zipfile.ZipFile(path) as stored:
-        for entry in stored.infolist():
-            most = max(EXPANDED_BYTES, EXPANSION * entry.compress_size)
-            if entry.file_size > most or entry.compress_size > path.stat().st_size:
-                raise InputError(
-                    f"{path}: an array claims {entry.file_size:,} bytes, packed into "
-                    f"{entry.compress_size:,}: this is not a data file. Save it with numpy.savez."
-                )
-        arrays = {}
-        for entry in stored.infolist():
-            with stored.open(entry) as content:
-                _check_length(content, entry.file_size, path)
-            with stored.open(entry) as content:
-                array = np.lib.format.read_array(content, allow_pickle=False)
-            arrays[printable(entry.filename.removesuffix(".npy"))] = np.atleast_1d(array)
-    if target != "y":
-        if target not in arrays:
-            raise InputError(f"{path}: data.target = {target!r}: {unknown(target, arrays)}.")
-        arrays["y"] = arrays.pop(target)
-    return arrays, ()
-
-
-def _check_length(content: Any, size: int, path: Path) -> None:
-    """Check that an array is as long as its description says, before room is made for it."""
-    version = np.lib.format.read_magic(content)
-    if version not in ((1, 0), (2, 0)):
-        raise InputError(f"{path}: an array uses an unsupported version of NumPy's format.")
-    readers = {(1, 0): np.lib.format.read_array_header_1_0}
-    read = readers.get(version, np.lib.format.read_array_header_2_0)
-    shape, _, dtype = read(content)
-    if dtype.hasobject or dtype.kind not in NUMERIC_KINDS:
-        raise InputError(f"{path}: an array holds {dtype}, not numbers.")
-    if math.prod(shape) * dtype.itemsize != size - content.tell():
-        raise InputError(f"{path}: an array is shorter or longer than its header says.")
-
-
-def _read_csv(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
-    table = {printable(name): column for name, column in read_text(path, "", NONE).items()}
-    if target not in table:
+        raise InputError(f"{path} cannot be read: it is damaged or too large.") from error
+    if target not in table and (target != "y" or not packed):
         known = [name for name in table if len(name) <= NAME_SHOWN]
         raise InputError(f"{path}: data.target = {target!r}: {unknown(target, known)}.")
+    if packed:
+        if target in table:
+            table["y"] = table.pop(target)
+        return table, ()
     values = {name: _numbers(name, column) for name, column in table.items()}
     y = values.pop(target)
     if bool((y == np.round(y)).all() and (np.abs(y) <= INT32_MAX).all()):

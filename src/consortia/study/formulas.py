@@ -6,11 +6,10 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from consortia.data import datasets
-from consortia.data.columns import LazyTable, Table
+from consortia.data.columns import Table
 from consortia.data.facts import SiteFacts
 from consortia.data.tables import read_table
 from consortia.errors import InputError, warn, wrong
@@ -22,12 +21,11 @@ from consortia.models.regression.construction import (
     question_of,
     regression,
 )
-from consortia.models.regression.model import Regression
 from consortia.models.regression.question import Question
 from consortia.models.regression.registration import Registration
-from consortia.study.files import Arrays, names_of
+from consortia.study.files import Arrays
 from consortia.study.options import called
-from consortia.study.tables import Data, Prepared, deal
+from consortia.study.tables import Data, deal, named_columns
 from consortia.study.used_rows import required, split_rows
 
 NOT_IN_FILE = ("formula", "sites", "algorithm", "engine", "harmonise", "keep", "prior_from")
@@ -48,14 +46,6 @@ options_of.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         if name not in NOT_IN_FILE
     ]
 )
-
-
-class FormulaRows(NamedTuple):
-    """Parts of a study of a formula."""
-
-    regression: Regression  # the model and the rows
-    held_out: Arrays | None  # rows for the predictive scores, or None
-    skipped: tuple[str, ...]  # what cannot be had in this process, each with the reason
 
 
 def check_data(data: Data, question: Question) -> None:
@@ -87,25 +77,32 @@ def question_in(formula: str, options: Mapping[str, Any]) -> Question:
 def site_facts(
     data: Data,
     question: Question,
-    path: Path,
+    source: Any,
+    name: str,
     index: int,
     least: int,
     cells: int = 1,
     key: bytes | None = None,
     registered: Registration | None = None,
 ) -> tuple[Table, Table | None, SiteFacts]:
-    """Return the rows of a site's file, those held out, and what other processes learn of them.
+    """Return the rows of a site, those held out, and what other processes learn of them.
 
-    The last arguments are as of `contribution`; ``registered`` is what the study states of all
-    tables.
+    Args:
+        data: of the study.
+        question: of its formula.
+        source: the site's file, or its columns.
+        name: of the site.
+        index: of the site.
+        least: as of `contribution`; so are the next two.
+        cells: likewise.
+        key: likewise.
+        registered: what the study states of all tables.
 
     Raises:
-        InputError: the file cannot be used, or has what is not registered.
+        InputError: the table cannot be used, or has what is not registered.
     """
-    assert data.files is not None
-    name = names_of(data.files)[index]
     changes = question.harmonise.get(name)
-    every = read_table(path, f"site {name!r}", site=name, harmonise=changes)
+    every = read_table(source, f"site {name!r}", site=name, harmonise=changes)
     table, held_out = split_rows(required(every, data, name), data, index)
     facts = contribution(question, table, name, least, cells, key)
     if registered is None and cells > 1 and facts.table is not None:  # between institutions
@@ -119,19 +116,12 @@ def site_facts(
     return table, held_out, facts
 
 
-def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[LazyTable]]:
-    """Return the tables of a data set at its sites; its response is called y."""
+def dealt_tables(data: Data, table: Any) -> tuple[tuple[str, ...], list[Arrays]]:
+    """Return the columns of a data set at its sites; its response is called y."""
     assert data.dataset is not None
     dataset = datasets.load(data.dataset, download=data.download)
     rows = dataset.rows
     if rows["x"].ndim != 2 or not dataset.feature_names:
         raise wrong("data.dataset", f" = {data.dataset!r} has no names of columns for a formula.")
-    columns = {name: rows["x"][:, index] for index, name in enumerate(dataset.feature_names)}
-    columns |= {name: array for name, array in rows.items() if array.ndim == 1}
-    dealt = deal(table, Prepared(rows, None, None, columns, None, (), None))
-    tables = []
-    for shard in dealt.shards:
-        named = {name: shard["x"][:, index] for index, name in enumerate(dataset.feature_names)}
-        named |= {name: array for name, array in shard.items() if array.ndim == 1}
-        tables.append(read_table(named, f"data set {data.dataset}"))
-    return dealt.names, tables
+    dealt = deal(table, rows, named_columns(rows, dataset.feature_names))
+    return dealt.names, [named_columns(shard, dataset.feature_names) for shard in dealt.shards]

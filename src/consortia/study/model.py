@@ -6,6 +6,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
@@ -81,14 +82,8 @@ class ModelTable(Table):
     def settings(self) -> dict[str, Any]:
         """Kind and arguments of a ready model, with the defaults of those that were not given."""
         known = arguments(MODELS[self.kind or ""])
-        defaults = {name: argument.default for name, argument in known.items()}
-        made = {name: value for name, value in defaults.items() if value is not Parameter.empty}
+        made = {n: a.default for n, a in known.items() if a.default is not Parameter.empty}
         return made | {"kind": self.kind} | self.options
-
-    @property
-    def linear(self) -> bool:
-        """True if its coefficients are of the columns, and can be turned back to their units."""
-        return self.kind in LINEAR
 
     @property
     def question(self) -> Question | None:
@@ -98,13 +93,10 @@ class ModelTable(Table):
     def make(self, data: Prepared, directory: Path) -> Model:
         """Return the model for these data."""
         factory = MODELS[self.kind] if self.kind else _imported(self.factory or "", directory)
-        known: dict[str, Any] = {}
-        if data.features is not None:
-            known["features"] = data.features
-        if data.class_names is not None:
-            known["classes"] = len(data.class_names)
+        classes = None if data.class_names is None else len(data.class_names)
+        known = {"features": data.features, "classes": classes}
         wanted = inspect.signature(factory).parameters
-        options = {name: value for name, value in known.items() if name in wanted} | self.options
+        options = {n: v for n, v in known.items() if n in wanted and v is not None} | self.options
         needed = "classes" in wanted and wanted["classes"].default is Parameter.empty
         if self.kind and needed and "classes" not in options:
             raise InputError(
@@ -115,7 +107,7 @@ class ModelTable(Table):
         made = called("model", factory, options)
         if not isinstance(made, Model):
             raise InputError(f"model.factory returned a {type(made).__name__}, not a Model.")
-        return made
+        return replace(made, natural=data.natural) if self.kind in LINEAR else made
 
 
 def _imported(factory: str, directory: Path) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -43,6 +42,10 @@ CLASSES_MAX = 10_000
 
 WHOLE_MAX = 2**53
 """Whole numbers beyond it are no labels: not every one of them is a float."""
+
+
+SCORES_SKIPPED = "predictive scores: the held-out rows are in other processes"
+"""Reason in a process that lacks held-out rows."""
 
 
 class Table(BaseModel):
@@ -123,15 +126,40 @@ class Data(Table):
             raise ValueError("give at most one of test_file and test_share")
         return self
 
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        """Names of the sites, one a file; () of a data set, which is divided among sites."""
+        return names_of(tuple(self.files or ()))
+
+    def index_of(self, site: str) -> int:
+        """Return the index of a site that has a file.
+
+        Raises:
+            InputError: the study has no such site.
+        """
+        names = self.site_names
+        if not names:
+            raise InputError(
+                "the study divides one data set among sites: give data.files, one file for each "
+                "site."
+            ).at("data.files")
+        if site not in names:
+            raise InputError(
+                f"the study has the sites {', '.join(names)}, not {site!r}: give --site, or a "
+                "node's `site`."
+            ).at("site")
+        return names.index(site)
+
     def read(
         self,
         directory: Path,
         engine: Engine,
         algorithm: Method,
+        table: Any,
         elsewhere: Mapping[int, Path] | None = None,
         same: Callable[[], Mapping[str, Any]] = dict,
     ) -> Prepared:
-        """Return the rows, ready to be dealt out; of files those of the sites of this process.
+        """Return the rows at their sites; of files those of the sites of this process.
 
         All processes of the engine make the same call.
 
@@ -139,6 +167,7 @@ class Data(Table):
             directory: where the names of files start.
             engine: decides which sites this process runs.
             algorithm: what is run.
+            table: ``[partition]``, by which a data set is dealt out.
             elsewhere: the files of sites that are not there, by the sites' indices.
             same: what all processes must have been given, by name.
 
@@ -147,8 +176,8 @@ class Data(Table):
             DatasetMissing: a data set is not there.
         """
         if self.files is None:
-            return run_on_all(engine, self._of_dataset, same)
-        names, elsewhere = names_of(self.files), elsewhere or {}
+            return run_on_all(engine, partial(self._of_dataset, table), same)
+        names, elsewhere = self.site_names, elsewhere or {}
         paths = [elsewhere.get(index, directory / name) for index, name in enumerate(self.files)]
         read: dict[int, FileRows] = {}
         test_rows: list[FileRows] = []
@@ -186,9 +215,8 @@ class Data(Table):
             cast = {name: array.astype(kinds[name], copy=False) for name, array in arrays.items()}
             return self._made(self._changed(cast), agreed)
 
-        row = {
-            name: np.zeros((1, *shape), kinds[name]) for name, (shape, _) in facts[0].arrays.items()
-        }
+        shapes = {name: shape for name, (shape, _) in facts[0].arrays.items()}
+        row = {name: np.zeros((1, *shape), kinds[name]) for name, shape in shapes.items()}
         without_rows = {name: array[:0] for name, array in prepared(row).items()}
         parts = [
             read_table(prepared(read[index].train), f"site {names[index]!r}")
@@ -198,9 +226,8 @@ class Data(Table):
         ]
         made = self.model_dump(include={"scale", "intercept", "dtype"})
         digests = {n: of_value((site.digest, made, agreed)) for n, site in enumerate(facts)}
-        sites = Sites.of_rows(
-            names, of_common_types(names, parts), digests, set(digests) - set(read)
-        )
+        kept = of_common_types(names, parts)
+        sites = Sites.of_rows(names, kept, digests, set(digests) - set(read))
         held_out = [read[index].held_out for index in sorted(read)]
         test: Arrays | None = None
         skipped: tuple[str, ...] = ()
@@ -210,8 +237,8 @@ class Data(Table):
             shares = [prepared(part) for part in held_out if part is not None]
             test = {name: np.concatenate([part[name] for part in shares]) for name in shares[0]}
         elif self.test_share is not None or self.test_file is not None:
-            skipped = ("predictive scores: the held-out rows are in other processes",)
-        return self._prepared(None, sites, test, {}, facts[0].columns, row, agreed, skipped)
+            skipped = (SCORES_SKIPPED,)
+        return self._prepared(sites, test, facts[0].columns, agreed, skipped)
 
     def contribution(self, path: Path, index: int) -> tuple[FileRows, SiteFacts]:
         """Return the rows of a site's file, and what other processes learn of them.
@@ -219,15 +246,14 @@ class Data(Table):
         Raises:
             InputError: the file cannot be used.
         """
-        assert self.files is not None
-        name = names_of(self.files)[index]
+        name = self.site_names[index]
         rows = read_rows(path, self.target, self.test_share, self.seed + index)
         table = read_table(rows.train, f"site {name!r}")
         check_finite(name, table)  # a NaN would spread to all sites by their statistics
         labels, moments = self._contribution(self._changed(rows.train), rows.held_out)
         return rows, SiteFacts.of(table, columns=rows.columns, labels=labels, moments=moments)
 
-    def _of_dataset(self) -> Prepared:
+    def _of_dataset(self, table: Any) -> Prepared:
         assert self.dataset is not None
         dataset = datasets.load(self.dataset, download=self.download)
         train, test = dataset.train, dataset.test
@@ -237,46 +263,28 @@ class Data(Table):
             train, test = preparation.train_test_split(
                 dataset.rows, test_share=self.test_share, seed=self.seed
             )
-        raw = self._changed(train)
-        tests = [] if test is None else [self._changed(test)]
-        labels, moments = self._contribution(raw, None)
+        raw, names = self._changed(train), dataset.feature_names
+        labels, moments = self._contribution(raw, test)
         of_all = {name: Moments(*plain) for name, plain in moments.items()}
-        agreed = self._agreed(
-            [labels, _labels(tests)], of_all, dataset.target_names, dataset.feature_names
-        )
-        columns = {name: raw["x"][:, index] for index, name in enumerate(dataset.feature_names)}
-        columns |= {name: array for name, array in raw.items() if array.ndim == 1}
-        made, *made_test = (self._made(arrays, agreed) for arrays in (raw, *tests))
-        test = made_test[0] if made_test else None
-        return self._prepared(made, None, test, columns, dataset.feature_names, train, agreed, ())
+        agreed = self._agreed([labels], of_all, dataset.target_names, names)
+        sites = deal(table, self._made(raw, agreed), named_columns(raw, names))
+        test = None if test is None else self._made(self._changed(test), agreed)
+        return self._prepared(sites, test, names, agreed)
 
     def _prepared(
         self,
-        train: Arrays | None,
-        sites: Sites | None,
+        sites: Sites,
         test: Arrays | None,
-        columns: Arrays,
         names: tuple[str, ...],
-        example: Arrays,
         agreed: _Agreed,
-        skipped: tuple[str, ...],
+        skipped: tuple[str, ...] = (),
     ) -> Prepared:
-        """Return the rows with the names of their columns; ``example`` has rows as read."""
-        shape = example["x"].shape[1:] if "x" in example else None
-        features = int(np.prod(shape)) if shape else None
-        if self.intercept and features is not None:
-            names, features = (*names, "intercept") if names else (), features + 1
-        return Prepared(
-            train,
-            sites,
-            test,
-            columns,
-            features,
-            names,
-            agreed.classes,
-            self._natural(features, agreed),
-            skipped,
-        )
+        """Return the rows with the names of their columns."""
+        x = sites.shards[0].get("x")
+        features = x.shape[1] if x is not None and x.ndim == 2 else None
+        names = (*names, "intercept") if names and self.intercept else names
+        natural = self._natural(features, agreed)
+        return Prepared(sites, test, features, names, agreed.classes, natural, skipped)
 
     def _natural(
         self, features: int | None, agreed: _Agreed
@@ -284,12 +292,11 @@ class Data(Table):
         """Return `in_column_units` of standardised columns or responses; None without any."""
         if features is None or (agreed.x is None and agreed.y is None):
             return None
-        means, sds = np.zeros(features), np.ones(features)
+        means, sds, response = np.zeros(features), np.ones(features), (0.0, 1.0)
         if agreed.x is not None:
             changed = np.flatnonzero(agreed.changed)
             means[changed] = agreed.x.centre[changed]
             sds[changed] = preparation.units(agreed.x)[changed]
-        response = (0.0, 1.0)
         if agreed.y is not None:
             response = agreed.y.centre.item(), agreed.y.sd.item()
         return partial(
@@ -364,24 +371,18 @@ class Data(Table):
         return tuple(name in self.standardise for name in columns)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Rows that are ready to be dealt out."""
+class Prepared(NamedTuple):
+    """Rows at their sites, prepared as ``[data]`` says."""
 
-    # arrays (rows, ...) of all rows when a partition is still to be made, else None
-    train: Arrays | None
-    sites: Sites | None  # the sites of files, else None
+    sites: Sites
     test: Arrays | None  # held-out rows, or None
-    # the features and the response as they were read, (rows,) each, by name; empty without a
-    # partition
-    columns: Arrays
     features: int | None  # columns of x, None without x or columns
     feature_names: tuple[str, ...]  # one name per column of x, empty when they have none
     class_names: tuple[str, ...] | None  # one name per class, None when the response is not a class
     # a linear predictor's parameters in the units of columns and response; None where these are as
     # they were read
-    natural: Callable[[Mapping[str, Array]], dict[str, Array]] | None = None
-    skipped: tuple[str, ...] = ()  # what cannot be had in this process, each with the reason
+    natural: Callable[[Mapping[str, Array]], dict[str, Array]] | None
+    skipped: tuple[str, ...]  # what cannot be had in this process, each with the reason
 
     def labels(self) -> dict[str, tuple[tuple[str, ...] | None, ...]]:
         """Return names along the axes of the ready models' parameters, (classes, features)."""
@@ -456,16 +457,25 @@ PARTITIONS: dict[str, type[_Partition]] = {
 }
 
 
-def deal(table: Any, data: Prepared) -> Sites:
-    """Return the rows at their sites, dealt out by a table ``[partition]``."""
+def deal(table: Any, arrays: Arrays, columns: Arrays) -> Sites:
+    """Return rows at their sites, dealt out by a table ``[partition]``.
+
+    ``columns`` are the features and the response as they were read, (rows,) each, by name.
+    """
     options = table.model_dump(exclude={"kind"}, exclude_none=True)
     if isinstance(table, ByColumn):
-        if table.column not in data.columns:
+        if table.column not in columns:
             raise InputError(
-                f"partition.column = {table.column!r}: {unknown(table.column, data.columns)}."
+                f"partition.column = {table.column!r}: {unknown(table.column, columns)}."
             ).at("partition.column")
-        options |= {"column": data.columns[table.column], "name": table.column}
-    return getattr(partition, table.kind)(data.train, **options)
+        options |= {"column": columns[table.column], "name": table.column}
+    return getattr(partition, table.kind)(arrays, **options)
+
+
+def named_columns(arrays: Arrays, names: Sequence[str]) -> Arrays:
+    """Return the columns of x by these names, and the other arrays with a number a row."""
+    columns = {name: arrays["x"][:, index] for index, name in enumerate(names)}
+    return columns | {name: array for name, array in arrays.items() if array.ndim == 1}
 
 
 # --- preparing -----------------------------------------------------------------------------------

@@ -13,12 +13,10 @@ from consortia.data.columns import Column, LazyTable, Source, column_of, rows_of
 from consortia.data.dialect import number_of
 from consortia.data.digest import RowDigests, of_cells, of_names
 from consortia.data.harmonisation import Harmonisation
-from consortia.data.partition import read_seed
 from consortia.data.preparation import train_test_split
-from consortia.data.tables import read_table
+from consortia.data.tables import read_npz, read_table
 from consortia.errors import InputError, PolicyError
 from consortia.models.regression.question import Question
-from consortia.study.files import names_of
 from consortia.study.tables import Data
 
 MOST_HELD_OUT = 0.3
@@ -60,10 +58,10 @@ def used_rows(
     if question is None:
         cells = _cells(path)
         if data.test_share is not None:
-            rows = {"index": np.arange(len(next(iter(cells.values()))[0]))}
+            rows = np.arange(len(next(iter(cells.values()))[0]))
             of_site = data.seed + index
             train, _ = train_test_split(rows, test_share=data.test_share, seed=of_site)
-            cells = _taken(cells, train["index"])
+            cells = _taken(cells, train)
         return of_cells(cells, key)
     plain, kept, made, names, table = _read(data, question, path, index)
     cells = _cells_of(plain)
@@ -115,8 +113,7 @@ def _read(
     data: Data, question: Question, path: Path, index: int
 ) -> tuple[LazyTable, np.ndarray, Harmonisation, dict[str, str], LazyTable]:
     """Return a file as written, rows used, changes, columns by new names, and the changed file."""
-    assert data.files is not None
-    name = names_of(data.files)[index]
+    name = data.site_names[index]
     changes = question.harmonise.get(name)
     plain = _as_written(path, name, changes)
     table = read_table(path, f"site {name!r}", site=name, harmonise=changes)
@@ -172,12 +169,8 @@ def split_rows(table: LazyTable, data: Data, index: int) -> tuple[LazyTable, Laz
     """
     if data.test_share is None:
         return table, None
-    rows = rows_of(table)
-    count = round(data.test_share * rows)
-    order = np.random.default_rng(read_seed(data.seed + index)).permutation(rows)
-    held_out, kept = np.sort(order[:count]), np.sort(order[count:])
-    if not count or not len(kept):
-        raise InputError(f"data.test_share of {rows} rows leaves one part empty: change the share.")
+    rows, of_site = np.arange(rows_of(table)), data.seed + index
+    kept, held_out = train_test_split(rows, test_share=data.test_share, seed=of_site)
     return table.take(kept), table.take(held_out)
 
 
@@ -202,12 +195,10 @@ def _cells(path: Path) -> Cells:
     """Return the cells of a file without a formula."""
     if path.suffix.lower() != ".npz":
         return _cells_of(_as_written(path, "", None))
-    with np.load(path, allow_pickle=False) as stored:
-        arrays = {name: stored[name].reshape(len(stored[name]), -1) for name in stored.files}
     return {
         f"{name} {index}": (column, np.zeros(len(column), bool))
-        for name, array in arrays.items()
-        for index, column in enumerate(array.T)
+        for name, array in read_npz(path).items()
+        for index, column in enumerate(array.reshape(len(array), -1).T)
     }
 
 

@@ -31,7 +31,7 @@ from consortia.engines.messages.plausible import MAXIMUM_POSITION, MAXIMUM_STEP
 from consortia.engines.messages.pooled import MOMENTS, pooled_in
 from consortia.engines.messages.run import MessageRun
 from consortia.engines.messages.stages import Stages, check_method
-from consortia.engines.phases import Program, SiteArrays
+from consortia.engines.phases import Program, SiteArrays, row_of_zeros
 from consortia.errors import InputError, SiteRefusedError
 from consortia.runtime.late import jax, jnp
 
@@ -215,14 +215,10 @@ class MessageEngine(Engine):
 def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
     """Return the shapes of the data of ``count`` sites, none of whose rows are here."""
     rows = int(sites.sizes.max())
-    row = jax.tree.map(lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), leaf.dtype), sites.first)
-    if model.arrange is not None:
-        row = model.arrange(row)
 
     def shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
-        return jax.ShapeDtypeStruct((count, rows, *leaf.shape[2:]), dtype)
+        return jax.ShapeDtypeStruct((count, rows, *leaf.shape[2:]), leaf.dtype)
 
     whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
     real: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
-    return SiteArrays(jax.tree.map(shape, row), whole, real, real, ())
+    return SiteArrays(jax.tree.map(shape, row_of_zeros(model, sites)), whole, real, real, ())

@@ -18,7 +18,7 @@ from consortia.core.contract import Mailbox, Method, Route
 from consortia.core.model import Model
 from consortia.core.queries import Conversation
 from consortia.core.start import start_values
-from consortia.core.target import Target, any_target, in_jax_width
+from consortia.core.target import Target, any_target
 from consortia.core.version import __version__
 from consortia.data.sites import Sites
 from consortia.engines import sharding
@@ -33,7 +33,7 @@ from consortia.engines.mpi.placement import Places
 from consortia.engines.mpi.program import RankProgram
 from consortia.engines.mpi.run import MPIRun
 from consortia.engines.mpi.travelling import TravellingRun
-from consortia.engines.phases import Program, SiteArrays, site_arrays
+from consortia.engines.phases import Program, SiteArrays, row_of_zeros, site_arrays
 from consortia.errors import InputError, RankError
 from consortia.runtime.late import jax, jnp
 
@@ -209,13 +209,7 @@ class MPIEngine(Engine):
         held = self.local_sites(len(sites), method)
         if not len(held):
             unit = jnp.ones(1, jnp.result_type(float))
-            row = jax.tree.map(
-                lambda leaf: np.zeros((1, 1, *leaf.shape[1:]), in_jax_width(leaf[:1]).dtype),
-                sites.first,
-            )
-            if model.arrange is not None:
-                row = model.arrange(row)
-            row = jax.tree.map(jnp.asarray, row)
+            row = jax.tree.map(jnp.asarray, row_of_zeros(model, sites))
             return SiteArrays(row, jnp.ones(1, jnp.int32), unit, unit, ())
         arrays = site_arrays(model, sites, method, held)
         if box.shares is None:

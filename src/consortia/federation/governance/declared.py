@@ -17,7 +17,6 @@ from consortia.engines.messages.stages import Stage, Stages
 from consortia.engines.phases import site_arrays
 from consortia.run.conversation import usual_messages
 from consortia.runtime.late import jax, jnp
-from consortia.study.files import names_of
 
 if TYPE_CHECKING:
     from consortia.core.contract import Method
@@ -44,7 +43,7 @@ def declared_of(study: Study, file: Path, index: int) -> list[Declared]:
     Raises:
         InputError: the file cannot be used.
     """
-    names = names_of(study.data.files or [])
+    names = study.data.site_names
     files, counts, targets = dict.fromkeys(range(len(names)), file), [], {}
     for studied in (study, *study.besides):
         key = studied.model.model_dump_json()

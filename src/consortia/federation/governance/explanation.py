@@ -192,15 +192,10 @@ def _model(study: Study) -> str:
         )
     from consortia.study.model import MODELS
 
-    factory = MODELS[model.kind]
-    first = (inspect.getdoc(factory) or model.kind).splitlines()[0].removeprefix("Return ")
-    values = {
-        name: parameter.default
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    } | model.options
+    first = (inspect.getdoc(MODELS[model.kind]) or model.kind).splitlines()[0]
+    first = first.removeprefix("Return ")
     text = first[:1].upper() + first[1:].removesuffix(".") + "."
-    scale = values.get("prior_scale")
+    scale = model.settings.get("prior_scale")
     if isinstance(scale, (int, float)):
         text += (
             f" Before any data each coefficient is taken to be normal around 0 with a standard "

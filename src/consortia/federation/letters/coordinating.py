@@ -33,7 +33,6 @@ from consortia.federation.governance.terms import MASKED
 from consortia.store.answers import Answers
 from consortia.store.durable import replace_file
 from consortia.study.build import Study, load_study
-from consortia.study.files import names_of
 
 STATE, STUDY, RUN, LOCK = "letters.json", "study.toml", "run", "letters.lock"
 FORMAT_VERSION = 2
@@ -78,7 +77,7 @@ def check_study(study: Study, carrier: str = "letters") -> None:
         raise InputError(
             f"{carrier} carry no code: give model.formula or model.kind, not a factory."
         )
-    odd = [name for name in names_of(study.data.files) if not is_site_name(name)]
+    odd = [name for name in study.data.site_names if not is_site_name(name)]
     if odd:
         raise InputError(
             f"{carrier}: a site cannot be named {odd[0]!r}, which some systems do not accept "
@@ -110,7 +109,7 @@ def open_study(
     if keys is not None:
         ring = coordinator_ring(keys)
         if study.registered is not None and terms.sums == MASKED:
-            sums = _prepared(keys / RING, terms.study, names_of(study.data.files or []), ring)
+            sums = _prepared(keys / RING, terms.study, study.data.site_names, ring)
     elif terms.sums == MASKED:
         raise InputError(NEEDS_KEYS).at("keys")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -215,7 +214,7 @@ class Coordinator:
     def _proceed(self, more: list[Path], again: list[str]) -> Progress:
         state, progress = self._state, Progress()
         opening = {"study": (self.folder / STUDY).read_text(encoding="utf-8"), "x64": state["x64"]}
-        names = names_of(self.study.data.files or [])
+        names = self.study.data.site_names
         secret = secret_of(self.folder)
         ring = coordinator_ring(Path(state["keys"])) if state["keys"] else None
         post = Post(self.folder, self.shared, names, state["run"], secret, opening, ring=ring)

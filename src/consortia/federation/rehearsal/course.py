@@ -19,7 +19,7 @@ from consortia.core import start, trees
 from consortia.core.parameters import join, sampled_draws, variables
 from consortia.core.target import Target
 from consortia.diagnostics import rhat_and_ess
-from consortia.errors import InputError, SiteRefusedError, WarmupError
+from consortia.errors import SiteRefusedError, WarmupError
 from consortia.federation.governance.declared import declared_of
 from consortia.federation.governance.early_end import FAR_OUT, early_end, far_out
 from consortia.federation.governance.policy import load_policy
@@ -32,7 +32,6 @@ from consortia.federation.rehearsal.stage import Stage
 from consortia.federation.rehearsal.week import days
 from consortia.runtime.late import jax, jnp
 from consortia.study.build import Built, Study, load_study
-from consortia.study.files import names_of, site_of_file
 
 WITHOUT = {
     "maximum_position": "1e300",
@@ -113,12 +112,8 @@ def rehearsed(
     """
     path, file = Path(study), Path(data).resolve()
     loaded = load_study(path)
-    if loaded.data.files is None:
-        raise InputError(
-            "the study divides one data set among sites, so no site has a file of its own."
-        )
-    names = names_of(loaded.data.files)
-    name = site_of_file(names, file, site)
+    names, name = loaded.data.site_names, site or file.stem
+    index = loaded.data.index_of(name)
     terms = terms_of(loaded)
     before = _without(text := proposed(terms, two_sites=True, rows=1))
     if policy is not None:
@@ -127,7 +122,7 @@ def rehearsed(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         built = loaded.of_copies(name).build(files=dict.fromkeys(range(len(names)), file))
-    yield _count(loaded, built, file, names.index(name))
+    yield _count(loaded, built, file, index)
     with tempfile.TemporaryDirectory() as folder:
         more = before, text, Path(folder), policy is not None
         rehearsal = Rehearsal(path, loaded, built, dict.fromkeys(names, file), name, *more)
@@ -142,7 +137,7 @@ def rehearsed(
         else:
             yield _lying(rehearsal)
             yield _looking(rehearsal)
-    yield _membership(loaded, built, names.index(name))
+    yield _membership(loaded, built, index)
 
 
 def _without(text: str) -> str:
@@ -278,7 +273,7 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
         attack = f"a week, {day.title}"
         if day.untried:
-            yield Finding(attack, f"not tried: {day.untried}", {}, known=False)
+            yield _untried(attack, day.untried)
             continue
         yield Finding(
             attack,
@@ -286,6 +281,10 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
             f"them.{caveat}{f' Refused: {day.refused}' if day.refused else ''}",
             {"answers": day.answers, "settled": day.settled, "refused": day.refused},
         )
+
+
+def _untried(attack: str, why: str) -> Finding:
+    return Finding(attack, f"not tried: {why}", {}, known=False)
 
 
 def _helped(on: Rehearsal) -> str:
@@ -321,12 +320,10 @@ def _lying_queries(on: Rehearsal) -> Finding:
 def _lying(on: Rehearsal) -> Finding:
     attack = "a server that lies"
     if not (attacks.is_logistic(on.study) and attacks.sends_gradients(on.study)):
-        return Finding(
+        return _untried(
             attack,
-            "not tried: it reads rows of logistic regression with an intercept from gradients "
-            "that are sent unchanged (debias = true without gradient_noise).",
-            {},
-            known=False,
+            "it reads rows of logistic regression with an intercept from gradients that are sent "
+            "unchanged (debias = true without gradient_noise).",
         )
     x, name, built = on.rows, on.name, on.built
     free = attacks.lying_server(on.stage("free", on.before), name, built, attacks.STEEP)
@@ -356,12 +353,10 @@ def _lying(on: Rehearsal) -> Finding:
 def _looking(on: Rehearsal) -> Finding:
     attack = "a server that only observes"
     if not (attacks.is_logistic(on.study) and attacks.moves_once(on.study)):
-        return Finding(
+        return _untried(
             attack,
-            "not tried: it reads rows of logistic regression with an intercept from single steps "
-            "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
-            {},
-            known=False,
+            "it reads rows of logistic regression with an intercept from single steps with "
+            "minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
         )
     x = on.rows
     guess = float(np.median(np.abs(x - np.median(x, axis=0))))
@@ -389,11 +384,11 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
     """Measure how well the draws tell who took part."""
     attack = "who took part, from the draws alone"
     if built.model.site_log_likelihood is not None:
-        text = (
-            "not tried: levels are integrated out, and no row has a likelihood of its own given "
-            "the draws. Whoever has the draws and all other patients may find out who took part."
+        return _untried(
+            attack,
+            "levels are integrated out, and no row has a likelihood of its own given the draws. "
+            "Whoever has the draws and all other patients may find out who took part.",
         )
-        return Finding(attack, text, {}, known=False)
     run = study.run_options | {"keep": "draws"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -17,7 +17,6 @@ from consortia.federation import app
 from consortia.federation.governance.policy import load_policy
 from consortia.federation.governance.terms import terms_of
 from consortia.study.build import Study, load_study
-from consortia.study.files import names_of
 
 DEADLINE = 60.0
 """Seconds that a site has for an answer: it answers at once, or what it answers is not used."""
@@ -68,7 +67,7 @@ class Stage:
         loaded = load_study(study, origin)
         self.study = loaded if copies_of is None else loaded.of_copies(copies_of)
         self.terms = terms_of(self.study)
-        self.names = names_of(self.study.data.files or [])
+        self.names = self.study.data.site_names
         self.log: dict[str, list[Exchange]] = {name: [] for name in self.names}
         self.halted_at: Envelope | None = None
         self._until: Callable[[Envelope], bool] | None = None
