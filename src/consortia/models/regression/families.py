@@ -714,17 +714,24 @@ POISSON = Family(
     effect=RATE,
     logarithmic=True,
 )
-NEGATIVE_BINOMIAL = Family(
-    "negative_binomial",
-    "log",
-    "count",
-    _negative_binomial,
-    _negative_binomial_slopes,
-    lambda eta, batch, aux: namespace(eta).exp(eta),
-    _draw_negative_binomial,
-    (PHI,),
-    effect=RATE,
-    logarithmic=True,
+NEGATIVE_BINOMIAL = POISSON._replace(
+    name="negative_binomial",
+    log_likelihood=_negative_binomial,
+    slopes=_negative_binomial_slopes,
+    draw=_draw_negative_binomial,
+    auxiliaries=(PHI,),
+)
+WEIBULL = Family(
+    "weibull",
+    "log of the hazard",
+    "time",
+    _weibull,
+    _weibull_slopes,
+    None,
+    _draw_weibull,
+    (Auxiliary("shape", 0.0, "half_normal(2)"),),
+    "hazard ratio",
+    True,
 )
 
 FAMILIES: dict[str, Family] = {
@@ -835,29 +842,13 @@ FAMILIES: dict[str, Family] = {
             _draw_levels,
             effect="odds ratio",
         ),
-        Family(
-            "weibull",
-            "log of the hazard",
-            "time",
-            _weibull,
-            _weibull_slopes,
-            None,
-            _draw_weibull,
-            (Auxiliary("shape", 0.0, "half_normal(2)"),),
-            "hazard ratio",
-            True,
-        ),
-        Family(
-            "piecewise_exponential",
-            "log of the hazard",
-            "time",
-            _piecewise,
-            _piecewise_slopes,
-            None,
-            _draw_piecewise,
-            (),
-            "hazard ratio",
-            True,
+        WEIBULL,
+        WEIBULL._replace(
+            name="piecewise_exponential",
+            log_likelihood=_piecewise,
+            slopes=_piecewise_slopes,
+            draw=_draw_piecewise,
+            auxiliaries=(),
         ),
         Family(
             "cox",
