@@ -26,11 +26,12 @@ from jaxtyping import Float
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.core.parameters import coordinate_names, structure_of, variables
+from consortia.core.parameters import coordinate_names, split, structure_of, variables
 from consortia.core.pareto import RELIABLE
 from consortia.core.target import Target, in_jax_width
 from consortia.data.sites import Sites
 from consortia.diagnostics.left_out import of_sites, positions_of
+from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
@@ -310,22 +311,12 @@ def natural_of(
     model: Model, target: Target, drawn: Draws, labels: Labels | None
 ) -> tuple[tuple[str, ...], Draws]:
     """Return names and values of the parameters, on the model's natural scale if it has one."""
-    parts = variables(target.structure)
-    if model.natural is None:
-        shapes, values = {part.name: part.shape for part in parts}, drawn
-    else:
-        natural = model.natural
-        if model.host is None:
-            positions = jnp.asarray(drawn, target.dtype)
-            parameters = jax.jit(jax.vmap(lambda draw: natural(target.unravel(draw))))(positions)
-        else:
-            parameters = natural(target.layout.params(drawn))
-        arrays = {name: np.asarray(a, np.float64) for name, a in parameters.items()}
-        shapes = {name: a.shape[1:] for name, a in arrays.items()}
-        values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
-    axes = labels or {}
-    names = [coordinate_names(name, shape, axes.get(name, ())) for name, shape in shapes.items()]
-    return tuple(chain.from_iterable(names)), values
+    arrays, axes = split(drawn[None], variables(target.structure)), labels or {}
+    if model.natural is not None:
+        arrays = Quantities(model).of_arrays(arrays)
+    names = [coordinate_names(name, a.shape[2:], axes.get(name, ())) for name, a in arrays.items()]
+    values = [np.asarray(a, np.float64).reshape(len(drawn), -1) for a in arrays.values()]
+    return tuple(chain.from_iterable(names)), np.concatenate(values, axis=1)
 
 
 def moments_of(values: Draws, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
