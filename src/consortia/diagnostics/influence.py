@@ -308,7 +308,7 @@ def natural_of(
     """Return names and values of the parameters, on the model's natural scale if it has one."""
     arrays, axes = split(drawn[None], variables(target.structure)), labels or {}
     if model.natural is not None:
-        arrays = Quantities(model).of_arrays(arrays)
+        arrays = dict(sorted(Quantities(model).of_arrays(arrays).items()))  # as sites send them
     names = [coordinate_names(name, a.shape[2:], axes.get(name, ())) for name, a in arrays.items()]
     values = [np.asarray(a, np.float64).reshape(len(drawn), -1) for a in arrays.values()]
     return tuple(chain.from_iterable(names)), np.concatenate(values, axis=1)
