@@ -190,7 +190,7 @@ def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
 def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
     nodes, site = _nodes(target, given), site.with_share(float(given["share"]))
     pieces = partial(site.pieces, nodes=nodes)
-    fits = zip(*(newton(pieces, start) for start in given["starts"]), strict=True)
+    fits = zip(*(newton(pieces, np.asarray(at)) for at in given["starts"]), strict=True)
     reference, between = np.asarray(given["reference"], np.float64), dict[str, Any]()
     if target.model.group_sd is not None:
         between["between"] = target.group_sds(reference[None])[0] ** 2 / float(given["share"])
