@@ -117,7 +117,7 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     return {**_sent(modes, given["reference"], enough), **between}
 
 
-def _sent(modes: Mode, reference: Array, enough: Any) -> dict[str, Array]:
+def _sent(modes: Mode, reference: Any, enough: Any) -> dict[str, Any]:
     """Return A_c and A_c δ_c of the fits from all starts; ``enough`` says if rows are not few."""
     (positions, matrices, reached), xp = modes, namespace(reference)
     # The other fits stay those of their starts at all sites: a sum over modes would be of none.
