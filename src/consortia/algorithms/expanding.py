@@ -23,7 +23,8 @@ from jaxtyping import Float
 from consortia.core.contract import Algorithm, Evaluation, Info, Method, Phase, Site, Sum
 from consortia.core.target import Target, parameters_of
 from consortia.runtime.late import Array, jax, jnp
-from consortia.surrogates.curvature import all_rows, damped, hessian, log_likelihood
+from consortia.surrogates.curvature import all_rows, hessian, log_likelihood
+from consortia.surrogates.newton import damped
 
 Flat = Float[Array, " d"]
 Square = Float[Array, "d d"]
@@ -206,7 +207,7 @@ def _begin(
 def _newton(
     target: Target, shared: Any, search: Search, message: Second
 ) -> tuple[Search, Points, Info]:
-    """Take the step that was tried when the function fell; see `curvature.mode_of`."""
+    """Take the step that was tried when the function fell; see `surrogates.newton`."""
     trial = search.best + search.change
     there = _whole(target, trial, message)
     fall = -jnp.dot(search.at.gradient, search.change)

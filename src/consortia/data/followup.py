@@ -66,6 +66,8 @@ def tied_times(times: np.ndarray) -> np.ndarray:
 
     Days / 365.25, computed in two ways, differ in the last digits, which would break ties.
     """
+    if not times.size:
+        return times
     distinct, inverse = np.unique(times, return_inverse=True)
     apart = np.diff(distinct) > TIED * np.abs(distinct).mean()
     first = np.flatnonzero(np.concatenate([[True], apart]))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -26,15 +25,15 @@ from jaxtyping import Float
 
 from consortia.core.arguments import hinted
 from consortia.core.model import Model
-from consortia.core.parameters import coordinate_names, structure_of, variables
+from consortia.core.parameters import coordinate_names, split, structure_of, variables
 from consortia.core.pareto import RELIABLE
-from consortia.core.target import Target, in_jax_width
+from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.diagnostics.left_out import of_sites, positions_of
+from consortia.diagnostics.left_out import log_likelihoods, of_sites, positions_of
+from consortia.diagnostics.natural import Quantities
 from consortia.diagnostics.summary import Shown
 from consortia.engines.contract import Engine
 from consortia.engines.local import LocalEngine
-from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
 Labels = Mapping[str, Sequence[Sequence[str] | None]]
@@ -50,9 +49,6 @@ POWERS = (0.8, 1.25)
 
 SENSITIVE = 0.05
 """Measure of Kallioinen and others from which on a parameter is called sensitive."""
-
-AT_ONCE = 64
-"""Draws whose log-likelihood is computed side by side."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,7 +158,7 @@ def leave_one_site_out(
     names, values = natural_of(model, target, drawn, labels)
 
     def of_site(index: int) -> dict[str, Any]:
-        logs = _log_likelihoods(target, drawn, sites.shards[index])
+        logs = _summed(target, drawn, sites.shards[index])
         share, k = smoothed(-logs)
         mean, sd = moments_of(values, share)
         return {"mean": mean.tolist(), "sd": sd.tolist(), "k": k}
@@ -298,7 +294,7 @@ def prior_sensitivity(
         run_sites = sites
 
         def of_site(index: int) -> list[float]:
-            return _log_likelihoods(target, drawn, run_sites.shards[index]).tolist()
+            return _summed(target, drawn, run_sites.shards[index]).tolist()
 
         total = np.sum(of_sites(used_engine, run_sites, of_site), axis=0)
         likelihood = _measure(values, total)
@@ -310,22 +306,12 @@ def natural_of(
     model: Model, target: Target, drawn: Draws, labels: Labels | None
 ) -> tuple[tuple[str, ...], Draws]:
     """Return names and values of the parameters, on the model's natural scale if it has one."""
-    parts = variables(target.structure)
-    if model.natural is None:
-        shapes, values = {part.name: part.shape for part in parts}, drawn
-    else:
-        natural = model.natural
-        if model.host is None:
-            positions = jnp.asarray(drawn, target.dtype)
-            parameters = jax.jit(jax.vmap(lambda draw: natural(target.unravel(draw))))(positions)
-        else:
-            parameters = natural(target.layout.params(drawn))
-        arrays = {name: np.asarray(a, np.float64) for name, a in parameters.items()}
-        shapes = {name: a.shape[1:] for name, a in arrays.items()}
-        values = np.concatenate([a.reshape(len(drawn), -1) for a in arrays.values()], axis=1)
-    axes = labels or {}
-    names = [coordinate_names(name, shape, axes.get(name, ())) for name, shape in shapes.items()]
-    return tuple(chain.from_iterable(names)), values
+    arrays, axes = split(drawn[None], variables(target.structure)), labels or {}
+    if model.natural is not None:
+        arrays = dict(sorted(Quantities(model).of_arrays(arrays).items()))  # as sites send them
+    names = [coordinate_names(name, a.shape[2:], axes.get(name, ())) for name, a in arrays.items()]
+    values = [np.asarray(a, np.float64).reshape(len(drawn), -1) for a in arrays.values()]
+    return tuple(chain.from_iterable(names)), np.concatenate(values, axis=1)
 
 
 def moments_of(values: Draws, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -358,20 +344,10 @@ def _measure(values: Draws, log_density: np.ndarray) -> np.ndarray:
     return np.asarray(psense(tree, group="prior", sample_dims=["chain", "draw"])["x"], float)
 
 
-@partial(compiler.jit, static_argnums=0)
-def _summed(target: Target, positions: Array, rows: PyTree) -> Array:
-    mask = jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool)
-    return jax.lax.map(
-        lambda position: jnp.sum(target.summands(position, rows, mask)),
-        positions,
-        batch_size=AT_ONCE,
-    )
-
-
-def _log_likelihoods(target: Target, drawn: Draws, rows: PyTree) -> np.ndarray:
+def _summed(target: Target, drawn: Draws, rows: PyTree) -> np.ndarray:
     """Return log L_c at the draws, (S,)."""
-    converted = jax.tree.map(in_jax_width, rows)
-    return np.asarray(_summed(target, jnp.asarray(drawn, target.dtype), converted), np.float64)
+    parts = [values.sum(axis=1) for values in log_likelihoods(target, drawn, rows)]
+    return np.asarray(np.sum(parts, axis=0))
 
 
 def _log_prior(

@@ -15,7 +15,7 @@ cross-validation and WAIC" (2017); smoothing and k-hat by ArviZ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -285,14 +285,18 @@ def terms_of(values: Float[np.ndarray, "draws rows"]) -> Terms:
 
 def _pointwise(target: Target, positions: np.ndarray, rows: Any) -> Terms:
     """Return the terms of a site's rows."""
+    parts = map(terms_of, log_likelihoods(target, positions, rows))
+    return Terms(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def log_likelihoods(target: Target, positions: np.ndarray, rows: Any) -> Iterator[np.ndarray]:
+    """Yield the summands of a site's log-likelihood at draws, (draws, summands) of some rows."""
     count = jax.tree.leaves(rows)[0].shape[0]
     size = count if target.model.by_site else AT_ONCE
-    parts = []
     for begin in range(0, count, size):
         part = jax.tree.map(lambda leaf, at=begin: in_jax_width(leaf[at : at + size]), rows)
         values = _log_likelihoods(target, jnp.asarray(positions, target.dtype), part)
-        parts.append(terms_of(np.asarray(values, np.float64)))
-    return Terms(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        yield np.asarray(values, np.float64)
 
 
 @partial(compiler.jit, static_argnums=0)

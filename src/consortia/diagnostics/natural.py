@@ -96,20 +96,21 @@ class Quantities:
             made = dict(jax.eval_shape(self.model.natural, structure))
         return {variable.name: variable.shape for variable in variables(made, "Model.natural")}
 
+    def of_arrays(self, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return them of coordinates by name, (chain, draw, ...)."""
+        parameters = draws_to_pytree(structure_of(self.model.init), given)
+        if self.model.host is None:
+            return self._of(parameters)
+        assert self.model.natural is not None
+        wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
+        return dict(self.model.natural(wide))
+
     def of_all(self, sampled: Any) -> Any:
         """Return a dataset of them, of one of coordinates (chain, draw, ...)."""
         given = {str(name): np.asarray(variable) for name, variable in sampled.data_vars.items()}
-        parameters = draws_to_pytree(structure_of(self.model.init), given)
         # labels, too: a quantity with the name and shape of a coordinate has its labels
         coordinates = {str(name): np.asarray(values) for name, values in sampled.coords.items()}
-        host = self.model.host
-        if host is None:
-            made = self._of(parameters)
-        else:
-            assert self.model.natural is not None
-            wide = {name: np.asarray(values, np.float64) for name, values in parameters.items()}
-            made = dict(self.model.natural(wide))
-        dataset = dataset_of(made, {}, ("chain", "draw"))
+        host, dataset = self.model.host, dataset_of(self.of_arrays(given), {}, ("chain", "draw"))
         kept = {n: c for n, c in coordinates.items() if dataset.sizes.get(n) == len(c)}
         return with_labels(dataset.assign_coords(kept), {} if host is None else host.labels)
 

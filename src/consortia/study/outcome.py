@@ -13,7 +13,7 @@ from consortia.data.columns import Table, as_levels
 from consortia.data.mending import in_formula, key, mend, rows_text, text
 from consortia.data.writing import loosely, same_loosely, truth_of
 from consortia.errors import InputError, wrong
-from consortia.models.regression.families import ALIASES, FAMILIES
+from consortia.models.regression.families import FAMILIES, family_of
 from consortia.models.regression.formula import Factor, parse
 from consortia.models.regression.unlike import nearly_equal
 from consortia.study.candidates import LEVELS_MAX, SiteColumns, listed
@@ -55,10 +55,8 @@ def outcome_of(
             raise InputError(f"the response {name!r} is not a column: {unknown(name, names)}.")
         chosen = event is not None and name == parsed.response[-1].column
         _check_everywhere(SiteColumns.of(tables, name), one_kind=not chosen)
-    if family in ALIASES:
-        raise wrong("family", f" {family!r}: it is called {ALIASES[family]!r} here.")
-    if family is not None and family not in FAMILIES:
-        raise wrong("family", f" is {family!r}: {unknown(family, FAMILIES)}.")
+    if family is not None:
+        family_of(family)
     if event is not None and not parsed.survival:
         raise InputError("--event VALUE needs --response 'Surv(time, event)'.")
     if parsed.survival:

@@ -320,7 +320,7 @@ def _exposure(tables: Mapping[str, Table], family: str, but: Sequence[str | None
     """Return the column of the time in which events were counted, by its name and values."""
     names = {name for table in tables.values() for name in table} - {*but}
     called = [name for name in names if EXPOSURE.search(name)]
-    counts = FAMILIES[family].response == "count" and FAMILIES[family].logarithmic
+    counts = "exposure" in FAMILIES[family].takes
     if not counts or len(called) != 1 or any(called[0] not in table for table in tables.values()):
         return None
     column = SiteColumns.of(tables, called[0])
@@ -477,8 +477,8 @@ def _terms(
         integrate, grouped = group is None and _can_stay(column, family, policy), True
     elif _pooled(tables, family):
         terms.append(f"(1 | {SITE})")
-        one_likelihood = FAMILIES[family].response != "levels"
-        integrate, grouped = policy != "impute" and group is None and one_likelihood, True
+        integrable = FAMILIES[family].integrable
+        integrate, grouped = policy != "impute" and group is None and integrable, True
     elif len(tables) > 1 and family != "cox":  # that has a baseline of each site
         terms.append(SITE)
     if group is not None:
@@ -506,9 +506,9 @@ def _complete_rows(
 
 def _can_stay(column: SiteColumns, family: str, policy: str) -> bool:
     """Return True if a level and the slopes of a column can be integrated out at the sites."""
-    of, words = FAMILIES[family], column.sites_of_kinds.keys() & {"text", "truth"}
+    words = column.sites_of_kinds.keys() & {"text", "truth"}
     few = not words or len(column.counts) <= MOST_INTEGRATED
-    return few and policy != "impute" and of.of_site is None and of.response != "levels"
+    return few and policy != "impute" and FAMILIES[family].integrable
 
 
 def _text(value: str) -> str:

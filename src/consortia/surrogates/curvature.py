@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from consortia.core.contract import Site
 from consortia.core.target import Target
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
+from consortia.surrogates.newton import Mode, newton
 
 MOST_ROWS = 1024
 """Rows that a curvature is computed from; larger sites take a random sample of them."""
 
 ROWS_AT_ONCE = 64
 COLUMNS_AT_ONCE = 16
-
-NEWTON_STEPS = 100
-NEWTON_TOLERANCE = 1e-6
-"""Bound on g'H⁻¹g, the squared distance to the minimum in the Gaussian's standard deviations."""
 
 
 def log_likelihood(target: Target, position: Array, rows: PyTree, weights: Array) -> Array:
@@ -109,70 +106,11 @@ def _empirical_fisher(
     return jax.lax.scan(add, empty, starts)[0]
 
 
-# --- the mode ------------------------------------------------------------------------------------
+def mode_of(function: Callable[[Array], Array], start: Array) -> Mode:
+    """Return the minimum nearest downhill from a start, by `newton`; JAX finds the derivatives."""
 
+    def pieces(position: Array) -> tuple[Array, Array, Array]:
+        value, gradient = jax.value_and_grad(function)(position)
+        return value, gradient, hessian(function, position, full=True)
 
-class _Search(NamedTuple):
-    position: Array
-    value: Array
-    gradient: Array
-    matrix: Array
-    damping: Array
-    step: Array
-    converged: Array
-
-
-def damped(matrix: Array, damping: Array) -> Array:
-    """Return H + damping · |diag H|, with one in place of an element that is zero."""
-    size = jnp.abs(jnp.diag(matrix))
-    return matrix + damping * jnp.diag(jnp.where(size > 0, size, 1))
-
-
-def mode_of(function: Callable[[Array], Array], start: Array) -> tuple[Array, Array, Array]:
-    """Return the minimum nearest downhill from a start, with the second derivative there.
-
-    Each step solves (H + damping · |diag H|) δ = −g and is taken when the function falls; the
-    damping shrinks after a step that is taken and grows after one that is not. The steps do not
-    depend on the units of the parameters.
-
-    Returns:
-        The minimum (d,), the second derivative (d, d), and whether it was reached.
-    """
-
-    def goes_on(search: _Search) -> Array:
-        return ~search.converged & (search.step < NEWTON_STEPS)
-
-    def advance(search: _Search) -> _Search:
-        first = search.step < 0  # looks at the start itself, so that one program looks at both
-        change = -jnp.linalg.solve(damped(search.matrix, search.damping), search.gradient)
-        fall = -jnp.dot(search.gradient, change)
-        trial = search.position + change
-        value, gradient = jax.value_and_grad(function)(trial)
-        matrix = hessian(function, trial, full=True)
-        # Near the minimum a fall is lost in the rounding of the sum.
-        slack = 8 * jnp.finfo(start.dtype).eps * jnp.abs(search.value)
-        finite = (fall >= 0) & jnp.all(jnp.isfinite(matrix))
-        better = (finite & (value <= search.value + slack)) | first
-
-        def take(new: Array, old: Array) -> Array:
-            return jnp.where(better, new, old)
-
-        smaller = jnp.where(search.damping < 1e-6, 0, search.damping / 10)
-        larger = jnp.maximum(10 * search.damping, 1e-3)
-        damping = jnp.where(better, smaller, larger)
-        return _Search(
-            take(trial, search.position),
-            take(value, search.value),
-            take(gradient, search.gradient),
-            take(matrix, search.matrix),
-            jnp.where(first, 1e-3, damping),
-            search.step + 1,
-            # Of a sum of large terms rounding may exceed the slack.
-            ~first & finite & (fall < NEWTON_TOLERANCE) & (search.damping <= 1e-3),
-        )
-
-    zero, unit = jnp.zeros((), start.dtype), jnp.ones((), start.dtype)
-    nothing = jnp.zeros_like(start), jnp.zeros((start.size, start.size), start.dtype)
-    search = _Search(start, zero, *nothing, unit, jnp.int32(-1), jnp.zeros((), bool))
-    search = jax.lax.while_loop(goes_on, advance, search)
-    return search.position, search.matrix, search.converged
+    return newton(pieces, start)

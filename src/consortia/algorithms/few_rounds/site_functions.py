@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from consortia.core.arrays import namespace
 from consortia.core.contract import Evaluation, Site
 from consortia.core.host import HostSite
 from consortia.core.queries import Arrays, Noise, Reply, Revealed, SiteFunction
@@ -20,7 +21,7 @@ from consortia.core.target import Target
 from consortia.runtime.late import Array, jax, jnp
 from consortia.surrogates.fit_rounding import revealed_by_fits, rounded_fits, wrong_share
 from consortia.surrogates.local_fits import ROWS_PER_PARAMETER
-from consortia.surrogates.newton import newton
+from consortia.surrogates.newton import Mode, newton
 from consortia.surrogates.proposals.mixture import Mixture, envelope_points
 
 HIGHEST = 2.0**16
@@ -104,25 +105,27 @@ def _local_fits(target: Target, given: Mapping[str, Array], site: Site) -> Reply
     target = _ruled(target, given)
     site = replace(site, prior_share=given["share"])
     rows, mask = site.all()
-    upper = np.triu_indices(target.dimension)
 
-    def from_start(start: Array) -> tuple[Array, Array, Array]:
-        fitted, precision, there = mode_of(lambda at: target.potential(at, rows, mask, site), start)
-        return precision, fitted - given["reference"], there
+    def from_start(start: Array) -> Mode:
+        return mode_of(lambda at: target.potential(at, rows, mask, site), start)
 
-    *fits, there = jax.lax.map(from_start, given["starts"])
-    # The other fits stay those of their starts at all sites: a sum over modes would be of none.
-    precisions, away = (fitted.at[0].set(fitted[jnp.argmax(there)]) for fitted in fits)
+    modes = jax.lax.map(from_start, given["starts"])
     between: Reply = {}
     if target.model.group_sd is not None:
         between = {"between": target.group_sd(given["reference"]) ** 2 / given["share"]}
-    pulls = jnp.einsum("nij,nj->ni", precisions, away)
-    fits = precisions[:, upper[0], upper[1]], pulls
     enough = jnp.sum(mask) >= ROWS_PER_PARAMETER * target.dimension
-    precisions, pulls = (
-        jnp.concatenate([fitted, jnp.where(enough, fitted[:1], 0)]) for fitted in fits
-    )
-    return {"precisions": precisions, "pulls": pulls, **between}
+    return {**_sent(modes, given["reference"], enough), **between}
+
+
+def _sent(modes: Mode, reference: Any, enough: Any) -> dict[str, Any]:
+    """Return A_c and A_c δ_c of the fits from all starts; ``enough`` says if rows are not few."""
+    (positions, matrices, reached), xp = modes, namespace(reference)
+    # The other fits stay those of their starts at all sites: a sum over modes would be of none.
+    first, parts = reached.argmax(), (matrices, positions - reference[None])
+    precisions, away = (xp.concatenate([part[first][None], part[1:]]) for part in parts)
+    pulls = xp.einsum("nij,nj->ni", precisions, away)
+    fits = {"precisions": precisions[:, *np.triu_indices(pulls.shape[1])], "pulls": pulls}
+    return {n: xp.concatenate([fit, xp.where(enough, fit[:1], 0)]) for n, fit in fits.items()}
 
 
 def _errors(target: Target, given: Mapping[str, Array], site: Site) -> Reply:
@@ -187,20 +190,12 @@ def _host_derivatives(target: Target, given: Arrays, site: HostSite) -> Arrays:
 def _host_fits(target: Target, given: Arrays, site: HostSite) -> Arrays:
     nodes, site = _nodes(target, given), site.with_share(float(given["share"]))
     pieces = partial(site.pieces, nodes=nodes)
-    fits = [newton(pieces, np.asarray(start, np.float64)) for start in given["starts"]]
-    reference, upper = np.asarray(given["reference"], np.float64), np.triu_indices(target.dimension)
-    precisions = np.stack([fit.matrix for fit in fits])
-    away = np.stack([fit.position for fit in fits]) - reference
-    first = int(np.argmax([fit.converged for fit in fits]))
-    precisions[0], away[0] = precisions[first], away[first]
-    between: dict[str, Any] = {}
+    fits = zip(*(newton(pieces, np.asarray(at)) for at in given["starts"]), strict=True)
+    reference, between = np.asarray(given["reference"], np.float64), dict[str, Any]()
     if target.model.group_sd is not None:
         between["between"] = target.group_sds(reference[None])[0] ** 2 / float(given["share"])
     enough = site.size >= ROWS_PER_PARAMETER * target.dimension
-    pulls = np.einsum("nij,nj->ni", precisions, away)
-    fitted = precisions[:, *upper], pulls
-    precisions, pulls = (np.concatenate([part, part[:1] * enough]) for part in fitted)
-    return {"precisions": precisions, "pulls": pulls, **between}
+    return {**_sent(Mode(*map(np.stack, fits)), reference, enough), **between}
 
 
 def _host_scores(target: Target, given: Arrays, site: HostSite) -> Arrays:

@@ -113,27 +113,17 @@ def _sums(
 ) -> Reply:
     """Return sums over the rows of integers."""
     rows, mask = site.all()
-    bound = default_clip(target.dimension) if clip is None else clip
-    units = units_of(bound)
-    upper = np.triu_indices(target.dimension)
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+    position = given["position"]
 
     def of_row(both: tuple[Array, Array]) -> dict[str, Int[Array, " k"]]:
         row, present = both
         alone = jax.tree.map(lambda leaf: leaf[None], row)
 
-        def negative(position: Array) -> Array:
-            return -target.log_likelihood(position, alone)[0]
+        def positive(at: Array) -> Array:
+            return target.log_likelihood(at, alone)[0]
 
-        position = given["position"]
-        gradient, factor = _clipped(jax.grad(negative)(position), bound)
-        levels = {
-            "gradient": jnp.rint(gradient / units.gradient),
-            "clipped": jnp.where(factor < 1, COUNT_LEVELS, 0),
-        }
-        if curved:
-            curvature = jax.hessian(negative)(position)[upper] * weights
-            levels["curvature"] = jnp.rint(_clipped(curvature, bound**2 / 4)[0] / units.curvature)
+        curvature = jax.hessian(positive)(position) if curved else None
+        levels = _levels(clip, jax.grad(positive)(position), curvature)
         return {
             name: jnp.where(present, values, 0).astype(jnp.int32) for name, values in levels.items()
         }
@@ -146,26 +136,33 @@ def _host_sums(
     curved: bool, clip: float | None, target: Target, given: Arrays, site: HostSite
 ) -> Arrays:
     """Return the same sums by NumPy."""
-    bound = default_clip(target.dimension) if clip is None else clip
-    units, position = units_of(bound), np.asarray(given["position"], np.float64)
-    upper = np.triu_indices(target.dimension)
-    weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
-    parts = []
+    position, parts = np.asarray(given["position"], np.float64), []
     # as many rows as leave their second derivatives, by as many differences, in memory
     width = max(VALUES_AT_ONCE // (4 * target.dimension**2), 1)
     for at in range(0, site.size, width):
         rows = slice(at, at + width)
-        gradients, factors = _clipped(-site.scores(position[None], rows)[0], bound)
-        part = {
-            "gradient": np.rint(gradients / units.gradient).sum(axis=0),
-            "clipped": COUNT_LEVELS * (factors < 1).sum(axis=0),
-        }
-        if curved:
-            matrices = -site.row_hessians(position, rows)[:, *upper] * weights
-            curvatures, _ = _clipped(matrices, bound**2 / 4)
-            part["curvature"] = np.rint(curvatures / units.curvature).sum(axis=0)
-        parts.append(part)
+        curvatures = site.row_hessians(position, rows) if curved else None
+        levels = _levels(clip, site.scores(position[None], rows)[0], curvatures)
+        parts.append({name: values.sum(axis=0) for name, values in levels.items()})
     return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+
+
+def _levels(clip: float | None, scores: Any, hessians: Any) -> dict[str, Any]:
+    """Return the integers of rows, of derivatives (..., d) and (..., d, d) of log p, or None."""
+    xp, d = namespace(scores), scores.shape[-1]
+    bound = default_clip(d) if clip is None else clip
+    units = units_of(bound)
+    gradients, factors = _clipped(-scores, bound)
+    levels = {
+        "gradient": xp.rint(gradients / units.gradient),
+        "clipped": xp.where(factors < 1, COUNT_LEVELS, 0),
+    }
+    if hessians is not None:
+        upper = np.triu_indices(d)
+        weights = np.where(upper[0] == upper[1], 1.0, math.sqrt(2.0))
+        curvatures, _ = _clipped(-hessians[..., *upper] * weights, bound**2 / 4)
+        levels["curvature"] = xp.rint(curvatures / units.curvature)
+    return levels
 
 
 def _shapes(curved: bool, target: Target, given: Arrays) -> Mapping[str, tuple[int, ...]]:

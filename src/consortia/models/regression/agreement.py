@@ -173,21 +173,16 @@ class Answers:
                 raise wrong("weights", ": they are 0 in all rows of all sites.")
         of_groups, doubted = self._groups_of_sites()
         notes = [*self.left_out(rows), *notes, *of_groups]
-        if question.family.response == "time":
-            units[TIME], units[EVENT] = self._unit(TIME), self._unit(EVENT)
-            if not units[EVENT].mean:
-                raise InputError(
-                    f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
-                    "write which value is the event, as in Surv(time, status == 2)."
-                ).at("formula")
-        elif any(RESPONSE in facts.levels for facts in self.facts.values()) or (
-            question.family.response in ("two", "ordered", "levels")
-            and question.parsed.response[0].column in question.levels
-        ):
+        named = question.names_levels or any(RESPONSE in f.levels for f in self.facts.values())
+        if named:
             levels[RESPONSE] = self._response_levels(kinds, notes)
-        else:
-            units[RESPONSE] = self._unit(RESPONSE)
-        units |= {name: self._unit(name) for name in question.of_offset}
+        measured = () if named else question.measured
+        units |= {name: self._unit(name) for name in (*measured, *question.of_offset)}
+        if EVENT in units and not units[EVENT].mean:
+            raise InputError(
+                f"the event {question.parsed.response[1].text} is 0 in all rows of all sites: "
+                "write which value is the event, as in Surv(time, status == 2)."
+            ).at("formula")
         made = Specification(
             question,
             tuple(self.facts),
@@ -270,7 +265,7 @@ class Answers:
         measured = {text: factor.column for text, factor in parsed.factors.items() if factor.column}
         first_column = parsed.response[0].column
         if first_column is not None:
-            measured[TIME if question.family.response == "time" else RESPONSE] = first_column
+            measured[question.measured[0]] = first_column
         of_columns = {
             column: {
                 site: Moments(*facts.moments[text])

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +29,7 @@ from consortia.models.regression.estimates import interval_ends, short
 ALL = "all sites"
 
 Own = Mapping[str, np.ndarray]
+Sums = Mapping[str, np.ndarray]
 
 MOST_PERSONS = 50_000
 """Persons of a site whose responses are simulated one by one."""
@@ -126,8 +126,8 @@ def of_persons(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def sums_of(
     family: str, y: np.ndarray, simulated: np.ndarray, mean: np.ndarray, aux: Own, trials: Any
-) -> dict[str, list[Any]]:
-    """Return the sums over a site's rows that leave it, as plain values.
+) -> Sums:
+    """Return the sums over a site's rows that leave it.
 
     Args:
         family: of the response.
@@ -140,39 +140,27 @@ def sums_of(
     of_rows = {name: values[:, None] for name, values in aux.items() if values.ndim == 1}
     variance = VARIANCES[family](mean, of_rows, trials)
 
-    def moments(values: np.ndarray) -> list[Any]:
-        parts = (values, values**2, values == 0)
-        return [np.sum(part, axis=-1, dtype=float).tolist() for part in parts]
+    def moments(values: np.ndarray) -> np.ndarray:
+        return np.stack([np.sum(of, -1, float) for of in (values, values**2, values == 0)])
 
-    of_mean = [mean.sum(axis=1), (mean**2).sum(axis=1), variance.sum(axis=1)]
-    return {
-        "rows": [len(y)],
-        "observed": moments(np.asarray(y, float)),
-        "simulated": moments(np.asarray(simulated, float)),
-        "mean": [part.tolist() for part in of_mean],
-    }
+    of_mean = np.stack([part.sum(axis=1) for part in (mean, mean**2, variance)])
+    made = {"simulated": moments(np.asarray(simulated, float)), "mean": of_mean}
+    return {"rows": np.array([len(y)]), "observed": moments(np.asarray(y, float))} | made
 
 
-def joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+def joined(parts: Sequence[Sums]) -> Sums:
     """Return the sums over a site's rows of all draws, from those of some draws each."""
-    return {**parts[0]} | {
-        key: [[*chain(*of)] for of in zip(*(part[key] for part in parts), strict=True)]
-        for key in ("simulated", "mean")
-    }
+    of_draws = ("simulated", "mean")
+    every = {key: np.concatenate([part[key] for part in parts], axis=-1) for key in of_draws}
+    return {**parts[0], **every}
 
 
-def checked(sums: Mapping[str, Mapping[str, list[Any]]], level: float) -> PredictiveCheck:
+def checked(sums: Mapping[str, Sums], level: float) -> PredictiveCheck:
     """Return the table from the sums of every site, by its name."""
-    arrays = {
-        site: {key: np.asarray(values, float) for key, values in moments.items()}
-        for site, moments in sums.items()
-    }
-    total = {
-        key: np.sum([moments[key] for moments in arrays.values()], axis=0)
-        for key in next(iter(arrays.values()))
-    }
+    parts = [*sums.values()]
+    total = {key: np.sum([part[key] for part in parts], axis=0) for key in parts[0]}
     lines = []
-    for site, moments in {**arrays, ALL: total}.items():
+    for site, moments in {**sums, ALL: total}.items():
         rows = float(moments["rows"][0])
         seen, made = _statistics(moments["observed"], rows), _statistics(moments["simulated"], rows)
         for name, observed in seen.items():

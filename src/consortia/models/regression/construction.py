@@ -32,7 +32,7 @@ from consortia.models.regression.density import Density
 from consortia.models.regression.design import group_names, site_rows, template
 from consortia.models.regression.earlier import earlier_of, fitted_run, flat_labels
 from consortia.models.regression.evaluation import model_of
-from consortia.models.regression.families import ALIASES, FAMILIES
+from consortia.models.regression.families import FAMILIES, family_of
 from consortia.models.regression.formula import SITE, Factor, expression, parse
 from consortia.models.regression.model import Regression
 from consortia.models.regression.participants import described
@@ -41,17 +41,6 @@ from consortia.models.regression.registration import Registration
 from consortia.models.regression.specification import Specification
 from consortia.models.regression.unlike import Located, Place
 from consortia.store.metadata import recorded
-
-NEEDS = {
-    "exposure": (
-        "poisson",
-        "negative_binomial",
-        "zero_inflated_poisson",
-        "zero_inflated_negative_binomial",
-    ),
-    "trials": ("binomial",),
-}
-"""Columns beside the formula, and the families that take them."""
 
 MOST_INTEGRATED = 3
 """Levels and slopes of a group that the rule of `integrated` has nodes for."""
@@ -267,24 +256,21 @@ def question_of(
     Raises:
         InputError: an argument cannot be used.
     """
-    if family in ALIASES:
-        raise wrong("family", f" {family!r}: it is called {ALIASES[family]!r} here.")
-    if family not in FAMILIES:
-        raise wrong("family", f" is {family!r}: {unknown(str(family), FAMILIES)}.")
-    parsed, of = parse(formula), FAMILIES[family]
+    of, parsed = family_of(family), parse(formula)
     if parsed.survival != (of.response == "time"):
         what = "needs Surv(time, event) ~ ..." if of.response == "time" else "is of no time"
         raise wrong("formula", f" {formula!r}: family {family!r} {what}.")
     given = {name: text for name, text in extra.items() if text is not None}
-    for name, families in NEEDS.items():
-        if name in given and of.base not in families:
-            raise wrong(name, f" is for family {' or '.join(families)}, not {family!r}.")
-    if of.base == "binomial" and "trials" not in given:
+    for name in ("exposure", "trials"):
+        if name in given and name not in of.takes:
+            bases = dict.fromkeys(each.base for each in FAMILIES.values() if name in each.takes)
+            raise wrong(name, f" is for family {' or '.join(bases)}, not {family!r}.")
+    if "trials" in of.takes and "trials" not in given:
         raise InputError(
             f"trials is missing: family {family!r} needs the column of trials; a response of 0 and "
             "1 is of family 'bernoulli'."
         ).at("trials")
-    if of.response in ("ordered", "levels") and parsed.response[0].column is None:
+    if of.classes and parsed.response[0].column is None:
         raise wrong("formula", f" {formula!r}: the response of {family!r} is a column.")
     if family != "cox" and ties != "efron":
         raise wrong("ties", f"={ties!r} is for family 'cox': family {family!r} has none.")
@@ -295,10 +281,10 @@ def question_of(
         arguments.whole("nodes", nodes, 2, MOST_NODES)
     if integrate and not any(group.by == SITE for group in parsed.groups):
         raise wrong("integrate", f": the formula needs (1 | {SITE}), perhaps with slopes.")
-    drawn = (imputations, imputation_seed)
-    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate), *drawn)
-    asked = replace(asked, weights_are=weights_are, ties=ties, evaluate=evaluate, persons=persons)
     wanted = None if describe is None else Wanted.read(describe)
+    asked = Question(parsed, of, missing, levels_given(levels), factors, bool(integrate))
+    asked = replace(asked, imputations=imputations, imputation_seed=imputation_seed, ties=ties)
+    asked = replace(asked, weights_are=weights_are, evaluate=evaluate, persons=persons)
     asked = replace(asked, nodes=nodes, described=wanted, keep=kept_rows(keep))
     if integrate is None:
         asked = _integrated_by_default(asked)
@@ -348,8 +334,7 @@ def _integrated_by_default(question: Question) -> Question:
     """Return a question whose sites integrate their levels and slopes out, where they can."""
     integrated = replace(question, integrated=True, by_default=True)
     staying = [group for group in question.parsed.groups if integrated.stays(group)]
-    of = question.family
-    possible = not (question.imputes or of.of_site or of.response == "levels")
+    possible = question.family.integrable and not question.imputes
     few = sum(len(group.inside) for group in staying) <= MOST_INTEGRATED
     of_sites = any(group.by == SITE for group in staying)
     return integrated if possible and few and of_sites else question
@@ -373,7 +358,7 @@ def _check_integrated(family: str, question: Question) -> None:
             "frailty of sites goes with family 'piecewise_exponential' or 'weibull'."
         ).at("formula")
     staying = {group.by: f"(... | {group.by})" for group in parsed.groups if question.stays(group)}
-    if staying and (of.of_site or of.response == "levels"):
+    if staying and not of.integrable:
         hint = ""
         if of.response == "time":
             hint = (

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from consortia.data.followup import SiteCounts
-from consortia.diagnostics.summary import aligned
+from consortia.diagnostics.summary import Shown
 
 WIDE = 1.959963984540054
 """The 97.5 % quantile of a normal law."""
@@ -44,8 +44,8 @@ class Curve:
     bounds: np.ndarray  # where the Kaplan–Meier estimate from the times themselves is, (times, 2)
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves(Shown):
     """Kaplan–Meier and cumulative incidence of all sites that tell counts; `str` renders them."""
 
     strata: Mapping[str, Curve]  # the estimates, by stratum
@@ -53,8 +53,15 @@ class Curves:
     sites: tuple[str, ...]  # which are in them
     without: tuple[str, ...] = ()  # the sites whose cells are too small
 
-    def __str__(self) -> str:
-        """Return one line a time and stratum."""
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The sites that are left out."""
+        names = ", ".join(self.without)
+        return (f"without {names}: their cells are too small",) if names else ()
+
+    @property
+    def _tables(self) -> list[list[list[str]]]:
+        """One line a time and stratum."""
         several = len(self.kinds) > 1
         header = ["", "time", "at risk", "ended", *self.kinds, "survival", "2.5 %", "97.5 %"]
         header += [f"incidence of {kind}" for kind in self.kinds] if several else []
@@ -67,12 +74,7 @@ class Curves:
                 lines.append(
                     [name, f"{curve.times[j]:g}", *map(str, counts), *(f"{v:.3f}" for v in numbers)]
                 )
-        text = aligned(lines)
-        if self.without:
-            text.append(f"* without {', '.join(self.without)}: their cells are too small")
-        return "\n".join(text)
-
-    __repr__ = __str__
+        return [lines]
 
     def to_dataframe(self) -> Any:
         """Return one line a stratum and time."""
@@ -80,14 +82,10 @@ class Curves:
 
         parts = []
         for name, curve in self.strata.items():
-            columns: dict[str, Any] = {
-                "stratum": name,
-                "time": curve.times,
-                "at_risk": curve.at_risk,
-            }
-            columns |= {"ended": curve.ended, "survival": curve.survival}
-            columns |= {"lower": curve.lower, "upper": curve.upper}
-            columns |= {"lowest": curve.bounds[:, 0], "highest": curve.bounds[:, 1]}
+            columns: dict[str, Any] = {"stratum": name, "time": curve.times}
+            shown = ("at_risk", "ended", "survival", "lower", "upper")
+            columns |= {field: getattr(curve, field) for field in shown}
+            columns |= dict(zip(("lowest", "highest"), curve.bounds.T, strict=True))
             for kind_index, kind in enumerate(self.kinds):
                 columns[f"events of {kind}"] = curve.events[:, kind_index]
                 columns[f"incidence of {kind}"] = curve.incidence[:, kind_index]

@@ -28,10 +28,15 @@ def site_rows(
     Raises:
         InputError: the rows cannot be used.
     """
-    where, asked = f"site {site!r}", agreed.question
-    kept = asked.kept(table, site)
+    kept = agreed.question.kept(table, site)
     if imputation is not None:
-        kept = asked.imputed(kept, site, imputation)
+        kept = agreed.question.imputed(kept, site, imputation)
+    return _of_kept(agreed, kept, site)
+
+
+def _of_kept(agreed: Specification, kept: Table, site: str) -> Arrays:
+    """Return the arrays of the rows that are kept."""
+    where, asked = f"site {site!r}", agreed.question
     values, rows = factor_values(agreed, kept, where), rows_of(kept)
     made = {"x": _columns(agreed, values, rows, site)} | _response(agreed, kept, where)
     made |= _beside(agreed, kept, where, made["y"]) | _groups(agreed, kept, values)
@@ -48,27 +53,8 @@ def site_rows(
 
 def template(agreed: Specification) -> Arrays:
     """Return the arrays of `site_rows` without a row."""
-    asked = agreed.question
-    width = len(agreed.names) + sum(len(block.columns) for block in agreed.blocks)
-    arrays = {"x": np.zeros((0, width)), "y": np.zeros(0)}
-    if RESPONSE in agreed.levels:
-        arrays["y"] = np.zeros(0, np.int64)
-    if asked.family.response == "time":
-        arrays |= time_rows(agreed, *np.zeros((3, 0)))
-    if asked.parsed.offset is not None or "exposure" in asked.extra:
-        arrays["offset"] = np.zeros(0)
-    for name, key in (("trials", "trials"), ("weights", "weight")):
-        if name in asked.extra:
-            arrays[key] = np.zeros(0)
-    if agreed.staying:
-        arrays["slopes"] = np.zeros((0, len(agreed.staying)))
-    if agreed.grouping not in (None, SITE):
-        arrays["group"] = np.zeros(0, np.int64)
-    if asked.parsed.cluster is not None:
-        arrays["cluster"] = np.zeros(0, np.int64)
-    if asked.family.of_site is not None:
-        arrays |= _at_risk(agreed, arrays, np.zeros(0, np.int64))
-    return arrays
+    none = Column("number", np.zeros(0), np.zeros(0, bool))
+    return _of_kept(agreed, dict.fromkeys((*agreed.question.columns, SITE), none), "")
 
 
 def new_rows(agreed: Specification, table: Table, where: str, site: str | None) -> Arrays:

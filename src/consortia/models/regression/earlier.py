@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -191,15 +191,12 @@ def earlier_of(tree: Any, run: str, weight: float = 1.0, robust: float = 0.0) ->
             f"prior_from: {run} has {len(points)} draws of {points.shape[1]} parameters: "
             f"{FEWEST * points.shape[1]} are needed."
         ).at("prior_from")
-    shares, centres, covariances = _fitted(points)
-    fitted = Earlier(run, len(points), None, tuple(labels), shares, centres, covariances)
+    fitted = Earlier(run, len(points), None, tuple(labels), *_fitted(points), weight, robust)
     stats = tree.children.get("sample_stats") if hasattr(tree, "children") else None
-    k_hat = None
-    if stats is not None and "lp" in stats:
-        heights = np.asarray(stats["lp"], float).ravel()
-        k_hat = round(smoothed(fitted.log_density(points) - heights)[1], 3)
-    kept = (run, len(points), k_hat, tuple(labels), shares, centres, covariances)
-    return Earlier(*kept, weight, robust)
+    if stats is None or "lp" not in stats:
+        return fitted
+    heights = np.asarray(stats["lp"], float).ravel()
+    return replace(fitted, k_hat=round(smoothed(fitted.log_density(points) - heights)[1], 3))
 
 
 def flat_labels(shapes: Mapping[str, tuple[int, ...]], labels: Labels) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from consortia.core.arguments import unknown
 from consortia.core.arrays import (
     Array,
     constant,
@@ -73,6 +74,21 @@ class Family(NamedTuple):
     def base(self) -> str:
         """The name without a link."""
         return self.name.partition("(")[0]
+
+    @property
+    def classes(self) -> bool:
+        """True if each level of the response has a probability."""
+        return self.response in ("ordered", "levels")
+
+    @property
+    def integrable(self) -> bool:
+        """True if levels of groups can be integrated out: each row has one η and one likelihood."""
+        return self.of_site is None and self.response != "levels"
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """The columns beside the formula that only some families have."""
+        return ("exposure",) * (self.effect == RATE) + ("trials",) * (self.base == "binomial")
 
 
 STIRLING = 64.0
@@ -698,17 +714,24 @@ POISSON = Family(
     effect=RATE,
     logarithmic=True,
 )
-NEGATIVE_BINOMIAL = Family(
-    "negative_binomial",
-    "log",
-    "count",
-    _negative_binomial,
-    _negative_binomial_slopes,
-    lambda eta, batch, aux: namespace(eta).exp(eta),
-    _draw_negative_binomial,
-    (PHI,),
-    effect=RATE,
-    logarithmic=True,
+NEGATIVE_BINOMIAL = POISSON._replace(
+    name="negative_binomial",
+    log_likelihood=_negative_binomial,
+    slopes=_negative_binomial_slopes,
+    draw=_draw_negative_binomial,
+    auxiliaries=(PHI,),
+)
+WEIBULL = Family(
+    "weibull",
+    "log of the hazard",
+    "time",
+    _weibull,
+    _weibull_slopes,
+    None,
+    _draw_weibull,
+    (Auxiliary("shape", 0.0, "half_normal(2)"),),
+    "hazard ratio",
+    True,
 )
 
 FAMILIES: dict[str, Family] = {
@@ -819,29 +842,13 @@ FAMILIES: dict[str, Family] = {
             _draw_levels,
             effect="odds ratio",
         ),
-        Family(
-            "weibull",
-            "log of the hazard",
-            "time",
-            _weibull,
-            _weibull_slopes,
-            None,
-            _draw_weibull,
-            (Auxiliary("shape", 0.0, "half_normal(2)"),),
-            "hazard ratio",
-            True,
-        ),
-        Family(
-            "piecewise_exponential",
-            "log of the hazard",
-            "time",
-            _piecewise,
-            _piecewise_slopes,
-            None,
-            _draw_piecewise,
-            (),
-            "hazard ratio",
-            True,
+        WEIBULL,
+        WEIBULL._replace(
+            name="piecewise_exponential",
+            log_likelihood=_piecewise,
+            slopes=_piecewise_slopes,
+            draw=_draw_piecewise,
+            auxiliaries=(),
         ),
         Family(
             "cox",
@@ -867,3 +874,16 @@ ALIASES = {
     "multinomial": "categorical",
 }
 """Other names that people know for the families; they are refused with ours."""
+
+
+def family_of(name: str) -> Family:
+    """Look a family up by its name.
+
+    Raises:
+        InputError: none has it.
+    """
+    if name in ALIASES:
+        raise wrong("family", f" {name!r}: it is called {ALIASES[name]!r} here.")
+    if name not in FAMILIES:
+        raise wrong("family", f" is {name!r}: {unknown(str(name), FAMILIES)}.")
+    return FAMILIES[name]

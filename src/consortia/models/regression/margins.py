@@ -199,8 +199,8 @@ def scale_of(agreed: Specification, at: Sequence[float] | None) -> str:
         return f"the probability of {agreed.event or f'{name} = 1'}"
     if agreed.question.family.base == "binomial":
         return f"the probability of one of {name}"
-    levels = agreed.question.family.name in ("ordinal", "categorical")
-    return f"the probability of a level of {name}" if levels else f"the mean of {name}"
+    what = "probability of a level" if agreed.question.family.classes else "mean"
+    return f"the {what} of {name}"
 
 
 def jumps(agreed: Specification, columns: Sequence[str]) -> tuple[str, ...]:
@@ -285,7 +285,7 @@ def _site_averages(
     what, outcomes = MEAN, [""]
     if times is not None:
         what, outcomes = SURVIVAL, [f"time {moment:g}" for moment in times]
-    elif density.family.name in ("ordinal", "categorical"):
+    elif density.family.classes:
         outcomes = list(agreed.levels[RESPONSE])
     size = rows_of(given.table)
     fixed: list[PyTree] = [{}]

@@ -519,7 +519,7 @@ class Regression:
             dims, coords = [*dims, "time"], {"time": times}
         else:
             values = predicted(self.density, given.params, rows, given.shift)
-            if self.family.name in ("ordinal", "categorical"):
+            if self.family.classes:
                 dims, coords = [*dims, "class"], {"class": list(spec.levels[RESPONSE])}
         return of_chains(tree, values, dims, coords)
 

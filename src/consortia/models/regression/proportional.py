@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from consortia.diagnostics.summary import aligned
+from consortia.diagnostics.summary import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class ProportionalHazards:
+@dataclass(frozen=True, eq=False, repr=False)
+class ProportionalHazards(Shown):
     """Slopes of log hazard ratios in the logarithm of time; `str` renders the table."""
 
     names: tuple[str, ...]  # of the coefficients
@@ -35,8 +35,9 @@ class ProportionalHazards:
         z = np.abs(self.change) / self.error
         return np.array([math.erfc(value / math.sqrt(2)) for value in z])
 
-    def __str__(self) -> str:
-        """Return the table as plain text."""
+    @property
+    def _tables(self) -> list[list[list[str]]]:
+        """The one table: heading and rows as text."""
         header = ["", "change with log(time)", "se", "p"]
         body = [
             [name, f"{change:.3f}", f"{error:.3f}", f"{p:.3f}"]
@@ -44,9 +45,7 @@ class ProportionalHazards:
                 self.names, self.change, self.error, self.p, strict=True
             )
         ]
-        return "\n".join(aligned([header, *body]))
-
-    __repr__ = __str__
+        return [[header, *body]]
 
     def to_dataframe(self) -> Any:
         """Return one line a coefficient."""

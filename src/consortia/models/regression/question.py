@@ -258,14 +258,14 @@ class Question:
         every = [*self.parsed.factors.values(), *self.parsed.response, *self.extra.values()]
         every += [factor for factor in (self.parsed.offset, self.parsed.entry) if factor]
         plain = [name for factor in every if factor.kind != "levels" for name in factor.columns]
-        of_levels = {self.parsed.response[0].column} if self._names_levels else set()
+        of_levels = {self.parsed.response[0].column} if self.names_levels else set()
         return tuple(dict.fromkeys(c for c in plain if c != SITE and c not in of_levels))
 
     @property
-    def _names_levels(self) -> bool:
+    def names_levels(self) -> bool:
         """True if the response is one of several levels, whatever the column holds."""
-        kind, column = self.family.response, self.parsed.response[0].column
-        return kind in ("ordered", "levels") or (kind == "two" and column in self.levels)
+        family, column = self.family, self.parsed.response[0].column
+        return family.classes or (family.response == "two" and column in self.levels)
 
     def _check_doubt(self, name: str, column: Column) -> None:
         """Refuse words that look like numbers."""
@@ -432,16 +432,11 @@ class Question:
                 of_numbers(f"column {name}", np.where(column.missing, np.nan, column.values))
         if {*self.parsed.response_columns} <= kept.keys():
             with faults.noted():
-                if self.family.response == "time":
-                    time, event = self.response(kept, where)
-                    of_numbers(TIME, time)
-                    of_numbers(EVENT, event)
-                elif self.levels_of_response(kept):
-                    name = str(self.parsed.response[0].column)
-                    if name not in self.levels:
-                        levels[RESPONSE] = frequent_levels(kept[name], least)
-                else:
-                    of_numbers(RESPONSE, self.response(kept, where)[0])
+                if not self.levels_of_response(kept):
+                    for name, values in zip(self.measured, self.response(kept, where), strict=True):
+                        of_numbers(name, values)
+                elif (name := str(self.parsed.response[0].column)) not in self.levels:
+                    levels[RESPONSE] = frequent_levels(kept[name], least)
         if {*self.always} <= kept.keys():
             with faults.noted():
                 for name, values in self._beside_response(kept, where).items():
@@ -488,18 +483,25 @@ class Question:
         return (EXPOSURE,) if self.family.logarithmic else (OFFSET,)
 
     @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of the numbers that a response is: a time and its event, or one."""
+        return (TIME, EVENT) if self.family.response == "time" else (RESPONSE,)
+
+    @property
+    def outside_terms(self) -> tuple[str, ...]:
+        """Names of the numbers of the response, and of what stands beside the formula."""
+        return (*self.measured, *self.of_offset, *((WEIGHT,) if self.samples else ()))
+
+    @property
     def summed(self) -> tuple[str, ...]:
         """Names of the numbers of which moments may travel, whatever a site's columns hold."""
         columns = (f"column {name}" for name in self.parsed.columns if self.missing == "indicator")
-        response = (TIME, EVENT) if self.family.response == "time" else (RESPONSE,)
-        weight = (WEIGHT,) if self.samples else ()
-        return (*self.parsed.factors, *columns, *response, *weight, *self.of_offset)
+        return (*self.parsed.factors, *columns, *self.outside_terms)
 
     @property
     def shown(self) -> dict[str, str]:
         """Names of the moments that sites compare, by column: of each column as it is once."""
-        response = TIME if self.family.response == "time" else RESPONSE
-        named = {response: self.parsed.response[0].column}
+        named = {self.measured[0]: self.parsed.response[0].column}
         named |= {text: factor.column for text, factor in self.parsed.factors.items()}
         return {column: text for text, column in reversed(named.items()) if column}
 
@@ -556,8 +558,8 @@ class Question:
     def levels_of_response(self, table: Table) -> bool:
         """Return True if the response is one of several levels by name."""
         column = self.parsed.response[0].column
-        if self._names_levels or column is None or self.family.response != "two":
-            return self._names_levels
+        if self.names_levels or column is None or self.family.response != "two":
+            return self.names_levels
         return table[column].kind in ("text", "truth")
 
     def response(self, table: Table, where: str) -> tuple[np.ndarray, ...]:

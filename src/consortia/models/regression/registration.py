@@ -15,6 +15,7 @@ import numpy as np
 
 from consortia.core.arguments import unknown
 from consortia.core.faults import Faults
+from consortia.core.printable import printable
 from consortia.data.columns import Table, TableFacts, as_levels
 from consortia.data.mending import key, mend, text
 from consortia.data.preparation import Moments
@@ -85,28 +86,24 @@ class Registration:
         }
         levels = {name: list(words) for name, words in self.levels.items()}
         ranges = {"ranges": {name: [*ends] for name, ends in self.ranges.items()}}
-        table = {"levels": levels, "numbers": numbers, "fills": dict(self.fills)}
-        table |= ranges if self.ranges else {}
+        table: dict[str, Any] = {"levels": levels, "numbers": numbers}
+        table |= (ranges if self.ranges else {}) | {"fills": dict(self.fills)}
         return table if self.earlier is None else table | {"prior_from": self.earlier.plain()}
 
     def toml(self) -> str:
         """Return the same as the text of a study file."""
-        lines = ["[registered.levels]"] if self.levels else []
-        for name, levels in self.levels.items():
-            lines.append(f"{key(name)} = [{', '.join(map(text, levels))}]")
-        lines += ["[registered.numbers]"] if self.numbers else []
-        for name, number in self.plain()["numbers"].items():
-            parts = ", ".join(f"{part} = {value!r}" for part, value in number.items())
-            lines.append(f"{key(name)} = {{ {parts} }}")
-        lines += ["[registered.ranges]"] if self.ranges else []
-        lines += [f"{key(name)} = {[*ends]}" for name, ends in self.ranges.items()]
-        lines += ["[registered.fills]"] if self.fills else []
-        lines += [f"{key(name)} = {value!r}" for name, value in self.fills.items()]
-        if self.earlier is not None:
-            lines.append("[registered.prior_from]")
+
+        def written(value: Any) -> str:
+            if isinstance(value, dict):
+                return f"{{ {', '.join(f'{name} = {part!r}' for name, part in value.items())} }}"
             # JSON's strings, numbers and lists are TOML's
-            lines += [f"{name} = {json.dumps(v)}" for name, v in self.earlier.plain().items()]
-        return "\n".join(["[registered]", *lines]) + "\n"
+            return printable(json.dumps(value, ensure_ascii=False))
+
+        lines = ["[registered]"]
+        for head, table in self.plain().items():
+            lines += [f"[registered.{head}]"] if table else []
+            lines += [f"{key(name)} = {written(value)}" for name, value in table.items()]
+        return "\n".join(lines) + "\n"
 
     def specification(
         self, question: Question, names: Sequence[str], breaks: Sequence[float] | None = None
@@ -131,7 +128,8 @@ class Registration:
                 units |= units_of(factor, self.numbers[name])
         rows = max((unit.rows for unit in self.numbers.values()), default=0)
         units |= mark_units(self.fills, rows)
-        units |= {name: self.numbers[name] for name in _beside(question) if name in self.numbers}
+        outside = [name for name in question.outside_terms if name in self.numbers]
+        units |= {name: self.numbers[name] for name in outside}
         response = question.family.response
         if response == "two" and RESPONSE in levels and len(levels[RESPONSE]) > 2:
             raise InputError(
@@ -200,7 +198,7 @@ class Registration:
                 ways = {"number": number, "levels": words}.get(wanted, f"{number}, or {words}")
                 faults.add(f"registered: {name} is missing: give {ways}.")
         logarithmic = question.family.logarithmic or question.family.response == "time"
-        for name in _beside(question) if logarithmic else ():
+        for name in question.outside_terms if logarithmic else ():
             unit = self.numbers.get(name)
             if unit is not None and unit.mean <= 0 and unit.rows == UNKNOWN_ROWS:
                 faults.add(
@@ -326,14 +324,6 @@ def _check_question(question: Question, names: Sequence[str]) -> None:
             ).at("registered")
 
 
-def _beside(question: Question) -> tuple[str, ...]:
-    """Return the numbers of the response, and of what stands beside the formula."""
-    weight = (WEIGHT,) if question.samples else ()
-    if question.family.response == "time":
-        return (TIME, EVENT, *question.of_offset, *weight)
-    return (RESPONSE, *question.of_offset, *weight)
-
-
 def _column_of(question: Question, name: str) -> str | None:
     if name == RESPONSE:
         return question.parsed.response[0].column
@@ -352,10 +342,7 @@ def _places(question: Question) -> dict[str, str]:
     for group in question.parsed.groups:
         if group.is_shared:
             kinds[shared_levels(group.by)] = "levels"
-    response = question.family.response
-    of_response = {"ordered": "levels", "levels": "levels", "two": "any"}.get(response, "number")
-    return (
-        kinds
-        | dict.fromkeys(_beside(question), "number")
-        | ({RESPONSE: of_response} if response != "time" else {})
-    )
+    kinds |= dict.fromkeys(question.outside_terms, "number")
+    if question.family.classes or question.family.response == "two":
+        kinds[RESPONSE] = "levels" if question.family.classes else "any"
+    return kinds
