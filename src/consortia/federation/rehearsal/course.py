@@ -8,7 +8,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +59,14 @@ class Finding:
 
     attack: str  # its name
     sentence: str  # what it comes to, in words
-    numbers: dict[str, float | int | str]  # the same as plain values
-    known: bool = True  # False where it was not tried, so that nothing is known of what it reads
+    # the same as plain values; none where it was not tried
+    numbers: dict[str, float | int | str] = field(default_factory=dict)
     refused: bool = False  # an honest run would end without a result
+
+    @property
+    def known(self) -> bool:
+        """False where it was not tried, so that nothing is known of what it reads."""
+        return bool(self.numbers)
 
 
 class Rehearsal(NamedTuple):
@@ -184,7 +189,7 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
     if not measured:
         name = on.study.method.name
         text = f"not measured: how many rows the messages of {name} settle is not known"
-        return Finding(attack, f"{text}. Any of your rows may be among them.", {}, known=False)
+        return Finding(attack, f"{text}. Any of your rows may be among them.")
     courses, most_runs = list[_Course](), max(min(RUNS, SITE_RUNS // len(on.files)), DECIDED)
     while len(courses) < most_runs and not _is_decided(courses):
         courses.append(_course(on, f"honest{len(courses)}"))
@@ -278,7 +283,7 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
     for day in days(on.path, on.files[on.name], on.name, list(on.files), folder, policy):
         attack = f"a week, {day.title}"
         if day.untried:
-            yield Finding(attack, f"not tried: {day.untried}", {}, known=False)
+            yield Finding(attack, f"not tried: {day.untried}")
             continue
         yield Finding(
             attack,
@@ -325,8 +330,6 @@ def _lying(on: Rehearsal) -> Finding:
             attack,
             "not tried: it reads rows of logistic regression with an intercept from gradients "
             "that are sent unchanged (debias = true without gradient_noise).",
-            {},
-            known=False,
         )
     x, name, built = on.rows, on.name, on.built
     free = attacks.lying_server(on.stage("free", on.before), name, built, attacks.STEEP)
@@ -360,8 +363,6 @@ def _looking(on: Rehearsal) -> Finding:
             attack,
             "not tried: it reads rows of logistic regression with an intercept from single steps "
             "with minibatches (fa_ld, local_steps = 1, batch_size, no noise of the sites' own).",
-            {},
-            known=False,
         )
     x = on.rows
     guess = float(np.median(np.abs(x - np.median(x, axis=0))))
@@ -393,7 +394,7 @@ def _membership(study: Study, built: Built, index: int) -> Finding:
             "not tried: levels are integrated out, and no row has a likelihood of its own given "
             "the draws. Whoever has the draws and all other patients may find out who took part."
         )
-        return Finding(attack, text, {}, known=False)
+        return Finding(attack, text)
     run = study.run_options | {"keep": "draws"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
