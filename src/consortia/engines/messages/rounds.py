@@ -58,17 +58,6 @@ class Rounds:
         """Note that the run continues from this state, and may look at it again."""
         self._started = [*self._started, np.asarray(carry.node)][-2:]
 
-    def iterate(
-        self, number: int, carry: Carry, iteration: int, warmup: int
-    ) -> tuple[Carry, dict[str, Any], dict[str, Any]]:
-        """Run all phases of a stage; return the carry and the infos of nodes and hub.
-
-        What an earlier attempt at this iteration has recorded of who was away is forgotten.
-        """
-        if number == rng.ROUND:
-            self.away.pop(iteration, None)
-        return self.loops[number].run(carry, iteration, warmup)
-
     def request(
         self, label: Label, carry: Carry, site: int, arrays: Mapping[str, np.ndarray]
     ) -> Envelope:
@@ -122,11 +111,16 @@ class StageLoop(Iteration):
     def run(
         self, carry: Carry, iteration: int, warmup: int
     ) -> tuple[Carry, dict[str, Any], dict[str, Any]]:
-        """Run all phases; return the carry and the infos of nodes and hub."""
+        """Run all phases; return the carry and the infos of nodes and hub.
+
+        What an earlier attempt at this iteration has recorded of who was away is forgotten.
+        """
         number, phases = self.stage.number, self.stage.phases
         labels: Any = tuple(Label(number, iteration, index, 0) for index in range(len(phases)))
-        self._warmup = warmup if number == rng.ROUND else 0
-        self.outboxes = []
+        self._warmup, self.outboxes = 0, []
+        if number == rng.ROUND:
+            self._warmup = warmup
+            self._run.away.pop(iteration, None)
 
         def note(label: Any, outbox: PyTree) -> None:
             self.outboxes.append((outbox, self._visits))

@@ -97,10 +97,10 @@ class MessageRun(Remote, Run):
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
             begun = self._stages.begin_fit(positions[0])
-            carry = self.rounds.iterate(rng.FIT, begun._replace(node=before), 0, 0)[0]
+            carry = self.rounds.loops[rng.FIT].run(begun._replace(node=before), 0, 0)[0]
             self._fitted = self._fitted_at_sites(carry)
         begun = self._stages.begin(positions[0] if self.layout.chains == 1 else positions)
-        return self.rounds.iterate(rng.SETUP, begun._replace(node=before), 0, 0)[0]
+        return self.rounds.loops[rng.SETUP].run(begun._replace(node=before), 0, 0)[0]
 
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
         """Let the sites keep what was fitted; return what they have, node axis first."""
@@ -166,11 +166,11 @@ class MessageRun(Remote, Run):
         Raises:
             SiteMissingError: a site that must answer did not, or refused.
         """
-        warmup = int(window.warmup)
+        warmup, loop = int(window.warmup), self.rounds.loops[rng.ROUND]
         self.rounds.started(carry)
         for iteration in range(int(window.first), int(window.stop)):
             try:
-                after, *infos = self.rounds.iterate(rng.ROUND, carry, iteration, warmup)
+                after, *infos = loop.run(carry, iteration, warmup)
             except SiteMissingError as error:
                 error.round, error.reached = iteration, (carry, buffers)
                 raise
@@ -189,9 +189,10 @@ class MessageRun(Remote, Run):
         """Return the first site whose message of round ``at`` is not finite in this chain."""
         if self._channel.masking:
             return UNNAMED
-        self.rounds.iterate(rng.ROUND, carry, at, warmup)
+        loop = self.rounds.loops[rng.ROUND]
+        loop.run(carry, at, warmup)
         of_chain = () if self.layout.chains == 1 else (chain,)
-        for outbox, visits in self.rounds.loops[rng.ROUND].outboxes:
+        for outbox, visits in loop.outboxes:
             for site in self._all if visits is None else [int(visits[chain])]:
                 index = of_chain if visits is not None else (site, *of_chain)
                 if not all(np.isfinite(leaf[index]).all() for leaf in jax.tree.leaves(outbox)):

@@ -235,7 +235,6 @@ class SiteRuntime(SiteWork):
         of_stages = self._stages.every.items()
         self._keys = {number: of.keys(base, only=self._number) for number, of in of_stages}
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
-        self._fitted_there = False
 
     @property
     def _once(self) -> dict[str, Any]:
@@ -249,7 +248,7 @@ class SiteRuntime(SiteWork):
         inbox = from_arrays(request.arrays, after.inbox, "inbox")
         fitted = self._stages.fitted(Carry(node, (), inbox))
         self._files.keep("fitted", named(fitted, "fitted"))
-        self._fitted_there = False
+        self._arrays = self._arrays._replace(fitted=())  # to be read anew
         return named(node, "node")
 
     def answered(
@@ -362,7 +361,7 @@ class SiteRuntime(SiteWork):
         return from_arrays(self._files.state(before), like, "node")
 
     def _take_fitted(self) -> None:
-        if self._fitted_there:
+        if jax.tree.leaves(self._arrays.fitted):
             return
         fit = self._files.kept("fitted")
         if fit is None:
@@ -370,7 +369,6 @@ class SiteRuntime(SiteWork):
         like = jax.eval_shape(self._stages.fitted, self._stages.fit.after)
         fitted = jax.tree.map(jnp.asarray, from_arrays(fit.arrays, like, "fitted"))
         self._arrays = self._arrays._replace(fitted=fitted)
-        self._fitted_there = True
 
     # --- compiled -----------------------------------------------------------------------------
 
