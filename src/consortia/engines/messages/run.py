@@ -225,15 +225,14 @@ class MessageRun(Remote, Run):
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
-        of_sites, of_hub = dict[str, Any](), dict[str, Any]()
-        for sent in self._stages.rounds.sent:
-            of_sites |= sent.info
-            of_hub |= sent.hub_info
+        stage = self._stages.rounds
+        of_hub = {name: leaf for sent in stage.sent for name, leaf in sent.hub_info.items()}
         of_sites = {
             name: jax.ShapeDtypeStruct((len(self.names), *leaf.shape[1:]), leaf.dtype)
-            for name, leaf in of_sites.items()
+            for sent in stage.sent
+            for name, leaf in sent.info.items()
         }
-        made = jax.eval_shape(self.program.made, self._stages.rounds.after, of_sites, of_hub)
+        made = jax.eval_shape(self.program.made, stage.after, of_sites, of_hub)
         return empty_buffers(made, self.program.layout, self.draws_per_iteration)
 
     @property
