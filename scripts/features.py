@@ -59,7 +59,7 @@ FEATURES = (
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9216,
+        9208,
     ),
     Feature("run and store", ("run", "store"), 4822),
     Feature("report", ("report", "diagnostics/figures"), 3581),

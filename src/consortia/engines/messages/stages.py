@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core import random
-from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Route
+from consortia.core.contract import Mailbox, Method, Mix, Phase, Route
 from consortia.core.queries import Conversation
 from consortia.core.target import Target, any_target
 from consortia.data.sites import Sites
@@ -18,7 +18,7 @@ from consortia.engines import exchanges, rng
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.messages.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
-from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
+from consortia.engines.rng import Counter, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -102,20 +102,13 @@ class Stage:
     """
 
     def __init__(
-        self,
-        number: int,
-        phases: tuple[Phase, ...],
-        algorithm: Algorithm,
-        whole: Layout,
-        carry: Carry,
-        arrays: SiteArrays,
-        weights: np.ndarray,
+        self, number: int, phases: tuple[Phase, ...], of: Stages, carry: Carry, arrays: SiteArrays
     ) -> None:
         self.number, self.phases = number, phases
-        self.chains = 1 if number == rng.FIT else whole.chains
-        self.layout = replace(whole, chains=self.chains)
-        self.own = Iteration(algorithm, replace(self.layout, nodes=1))
-        self.source = rng.Source(self.layout, jnp.asarray(weights, jnp.result_type(float)))
+        self.chains = 1 if number == rng.FIT else of.whole.chains
+        self.layout = replace(of.whole, chains=self.chains)
+        self.own = Iteration(of.own.algorithm, replace(self.layout, nodes=1))
+        self.source = rng.Source(self.layout, jnp.asarray(of.weights, jnp.result_type(float)))
         self._visited = jax.jit(lambda *at: self.drawn(phases[0], *at).visited)
         self.sent: list[Sent] = []
         self.after = carry
@@ -201,16 +194,13 @@ class Stages:
         dtype = jnp.result_type(float)
         position = jax.ShapeDtypeStruct((dimension,), dtype)
         several = jax.ShapeDtypeStruct((*every, dimension), dtype)
-
-        def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
-            return Stage(number, phases, algorithm, whole, carry, shapes, self.weights)
-
-        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, position))
+        begun = jax.eval_shape(self.begin_fit, position)
+        self.fit = Stage(rng.FIT, algorithm.fit, self, begun, shapes)
         if algorithm.fit:
             shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, self.fit.after))
         begun = jax.eval_shape(self.begin, several)
-        self.setup = stage(rng.SETUP, algorithm.setup, begun)
-        self.rounds = stage(rng.ROUND, algorithm.phases, self.setup.after)
+        self.setup = Stage(rng.SETUP, algorithm.setup, self, begun, shapes)
+        self.rounds = Stage(rng.ROUND, algorithm.phases, self, self.setup.after, shapes)
         self.every = {rng.FIT: self.fit, rng.SETUP: self.setup, rng.ROUND: self.rounds}
 
     def begin_fit(self, position: Array) -> Carry:

@@ -122,7 +122,7 @@ def sentences(
 
 
 def _under(heading: str, texts: list[str]) -> list[tuple[str, str]]:
-    """Return texts of which the first has a heading."""
+    """Return pairs of heading and string; all but the first heading are empty."""
     return [("" if number else heading, text) for number, text in enumerate(texts)]
 
 
