@@ -16,6 +16,7 @@ import consortia
 from consortia.algorithms.expanding import expanding
 from consortia.diagnostics.verdict import prediction_in
 from consortia.engines.messages import handshake
+from consortia.engines.messages.asking import REFUSAL
 from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode
 from consortia.engines.messages.stages import QUERY
 from consortia.engines.messages.transport import Arrival
@@ -434,6 +435,23 @@ def test_a_server_that_begins_elsewhere_than_the_study_says_is_refused(tmp_path)
     with pytest.raises(SiteRefusedError, match="begins elsewhere than seed and init"):
         sites.sampled(rounds=2, init=start)
     assert not any(kind == "round" for gate in sites.gates for kind, _, _ in gate.left)
+
+
+def test_a_site_that_no_chain_visits_in_a_round_refuses_a_question_of_it(tmp_path):
+    sites, asked = flower_sites.Sites(tmp_path, "dsgld", 3, 1), []
+
+    def watch(node: int, name: str, message: bytes, reply: Arrival) -> list[Arrival]:
+        if decode(message).kind == "round":
+            asked.append((node - flower_sites.FIRST_NODE, decode(message)))
+        return [reply]
+
+    sites.sampled(sites.engine(watch), rounds=6)
+    site, own = asked[0]
+    another = next(request for visited, request in asked if visited != site)
+    moved = replace(own, label=another.label)
+    assert decode(sites.handlers[site].answer(moved.encode())).kind == REFUSAL
+    assert "no chain visits this site" in str(sites.handlers[site].error)
+    assert decode(sites.handlers[site].answer(own.encode())).kind == "round"
 
 
 def test_sites_with_data_of_another_structure_are_named(tmp_path):

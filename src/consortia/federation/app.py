@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from consortia.core.queries import Conversation
 from consortia.core.target import any_target
@@ -45,10 +45,17 @@ from consortia.engines.messages.site import (
 )
 from consortia.engines.messages.stages import check_method
 from consortia.engines.messages.transport import Transport
-from consortia.errors import InputError, PolicyError
+from consortia.errors import InputError, LedgerError, PolicyError
+from consortia.federation import governance
+from consortia.federation.governance import StudyTerms, load_policy, refusal, terms_of
+from consortia.federation.governance.approved import keep_study
+from consortia.federation.governance.gate import UNRECORDED
+from consortia.federation.governance.terms import MASKED, messages_of, usual_messages
+from consortia.report.run_report import VERIFICATION
 from consortia.report.study_run import sample_and_report
 from consortia.run.verification import Verification
 from consortia.runtime import late
+from consortia.store.runs import holds_run, read_record
 from consortia.study.build import Built, Study, load_study
 from consortia.study.runs import (
     COMPARED,
@@ -59,10 +66,6 @@ from consortia.study.runs import (
     keep_request,
     sample_beside,
 )
-
-if TYPE_CHECKING:
-    from consortia.federation.governance import StudyTerms
-    from consortia.federation.governance.gate import Gate as PolicyGate
 
 Config = Mapping[str, Any]
 
@@ -118,8 +121,6 @@ def serve(path: Path, transport: Transport, config: Config) -> None:
     _set_width(config)
     compute_inline()
     import consortia
-    from consortia.federation.governance import terms_of
-    from consortia.store.runs import holds_run
 
     study = load_study(path)
     check_method(study.method)
@@ -178,9 +179,6 @@ def _expect_all(study: Study, transport: Transport) -> list[str]:
 
 def _is_finished(study: Study, directory: Path) -> bool:
     """Return True if the run in a directory and its comparisons have ended."""
-    from consortia.report.run_report import VERIFICATION
-    from consortia.store.runs import read_record
-
     compared = study.verification is None or (directory / VERIFICATION).exists()
     compared &= study.left_out is None or (directory / LEFT_OUT).exists()
     return compared and read_record(directory)[0].get("state") == "finished"
@@ -190,8 +188,6 @@ def _make_engine(
     study: Study, *, transport: Transport, config: Config, keys: KeyRing | None
 ) -> MessageEngine:
     """Return the engine that runs a study over a transport."""
-    from consortia.federation.governance import terms_of
-
     terms = terms_of(study)
     # where the configuration is silent, the engine's own defaults
     return MessageEngine(
@@ -264,8 +260,6 @@ class Afterwards:
 
 def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> KeyRing | None:
     """Return the keys of the coordinator, where the configuration names its folder."""
-    from consortia.federation.governance.terms import MASKED
-
     if keys := str(config.get("keys") or ""):
         return coordinator_ring(Path(keys).expanduser())
     if transport.remote and terms.sums == MASKED:
@@ -275,28 +269,24 @@ def _coordinators(config: Config, transport: Transport, terms: StudyTerms) -> Ke
 
 def expected(study: Study, transport: Transport) -> str:
     """Return in words how long a study takes at least."""
-    from consortia.federation.governance.terms import messages_of, usual_messages
-
-    method = study.method
+    method, seconds = study.method, transport.seconds
     if isinstance(method, Conversation):
         # letters carry some of the messages with the first query
         # the sites of a registered study need not agree on anything before
         before = 1 if study.registered is not None else len(BEFORE_PHASES)
         messages = usual_messages(study, method) + before - transport.riding
-        return (
-            f"expected wall time: {duration(messages * transport.seconds)} and the sites' own "
-            f"work. Usually {messages} messages to each site, one after the other, about "
-            f"{transport.seconds:g} s each ({transport.kind})."
-        )
-    algorithm = method.build(any_target())
-    each = messages_of(algorithm.phases)  # messages of a round
-    before = messages_of(algorithm.fit, algorithm.setup) + len(BEFORE_PHASES)
-    rounds = study.run.warmup + study.run.rounds
-    messages = before + each * rounds
+        counts = f"Usually {messages} messages to each site"
+    else:
+        algorithm = method.build(any_target())
+        each = messages_of(algorithm.phases)  # messages of a round
+        before = messages_of(algorithm.fit, algorithm.setup) + len(BEFORE_PHASES)
+        rounds = study.run.warmup + study.run.rounds
+        messages = before + each * rounds
+        counts = f"{rounds} rounds, {each} message{'s' * (each > 1)} each to each site, and "
+        counts += f"{before} before them"
     return (
-        f"expected wall time: {duration(messages * transport.seconds)} and the sites' own work. "
-        f"{rounds} rounds, {each} message{'s' * (each > 1)} each to each site, and {before} "
-        f"before them, one after the other, about {transport.seconds:g} s each ({transport.kind})."
+        f"expected wall time: {duration(messages * seconds)} and the sites' own work. {counts}, "
+        f"one after the other, about {seconds:g} s each ({transport.kind})."
     )
 
 
@@ -383,7 +373,7 @@ def site_of(
     *,
     private: bool | None = None,
     apart: bool = False,
-    made: Callable[..., PolicyGate] | None = None,
+    made: Callable[..., governance.Gate] | None = None,
 ) -> MessageSite:
     """Return the site of a node.
 
@@ -397,16 +387,12 @@ def site_of(
             is left where all other sites help the server.
         made: makes the gate, such as one with a person who is to permit each answer.
     """
-    from consortia.federation import governance
-    from consortia.federation.governance.approved import keep_study
-    from consortia.federation.governance.terms import MASKED
-
     simulated = "site" not in node
     compute_inline()
     if simulated:
         _share_cores()
     _set_width(config)
-    terms, folder = governance.terms_of(study), _folder(node, config)
+    terms, folder = terms_of(study), _folder(node, config)
     _keep_compiled(folder)
     files: dict[int, Path] = {}
     labels = study.data.site_names
@@ -431,7 +417,7 @@ def site_of(
         """Return the fewest rows of a level, and of a pattern of covariates, that may be sent."""
         if simulated:
             return 1, 1
-        policy = governance.load_policy(_policy(folder, node))
+        policy = load_policy(_policy(folder, node))
         return policy.minimum_level_rows, policy.minimum_pattern_rows
 
     def build(engine: Engine) -> Job:
@@ -476,8 +462,6 @@ def _moments_of(study: Study) -> MaskedMoments | None:
 
 def _sites_keys(folder: Path, node: Config, name: str, terms: StudyTerms) -> KeyRing | None:
     """Return the keys that a site's policy names; none where secure sums do not need them."""
-    from consortia.federation.governance.policy import load_policy
-
     policy = load_policy(_policy(folder, node))
     policy.check_keys(terms)
     return site_ring(folder, name, policy.coordinator, policy.identities)
@@ -495,9 +479,6 @@ def prepared_key(study: Study, name: str, data: Path, folder: Path) -> str:
     Raises:
         InputError: the study needs no such key, or something is missing.
     """
-    from consortia.federation.governance import terms_of
-    from consortia.federation.governance.terms import MASKED
-
     terms, number = terms_of(study), study.data.index_of(name)
     if study.registered is None or terms.sums != MASKED:
         raise InputError(
@@ -532,8 +513,6 @@ def _folder(node: Config, config: Config) -> Path:
 
 
 def _refusal(folder: Path, name: str, error: BaseException, run: str, wrap: Wrap) -> bytes:
-    from consortia.errors import LedgerError
-    from consortia.federation.governance.gate import UNRECORDED, refusal
 
     try:
         return refusal(error, folder=folder, site=name, run=run, wrap=wrap)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,12 +37,6 @@ class Beginning:
     # of each site, by its index, once it has answered
     flags: dict[int, Flags] = field(default_factory=dict)
 
-    def digest(self, channel: RequestChannel) -> str:
-        """Return the digest by which sites know again what their run began with."""
-        values, arrays = self.values, self.arrays
-        request = channel.request(AGREEMENT, 0, values=values, arrays=arrays)
-        return question_of(request).digest
-
     def take(self, channel: RequestChannel, site: int, answer: Envelope) -> Flags:
         """Take what a site says of the start.
 
@@ -64,20 +58,39 @@ class Beginning:
         return flags
 
 
-def agreed(channel: RequestChannel, begin: Beginning) -> None:
-    """Send all sites what the run begins with; take their flags.
+def begun(
+    channel: RequestChannel,
+    values: Mapping[str, Any],
+    positions: Float[Array, "chains d"],
+    join: Callable[[Beginning], None] | None = None,
+) -> Beginning:
+    """Send all sites what the run begins with; return it with their flags.
+
+    Args:
+        channel: to the sites.
+        values: as of `Beginning`.
+        positions: at which the chains start.
+        join: asks the nodes who they are in the same message, where they have not joined before.
 
     Raises:
         SiteMissingError: a site did not answer, or refused.
         SiteRefusedError: the ledger of a site lacks what it answered last in this run.
     """
-    requests = {}
+    begin = Beginning(values, {"positions": np.asarray(positions)})
+    parts = {"values": values, "arrays": begin.arrays}
+    channel.begun = question_of(channel.request(AGREEMENT, 0, **parts)).digest
+    if join is not None and len(channel.node) < len(channel.names):
+        join(begin)
+        if not channel.answered:
+            return begin
+    requests = {}  # of a resumed run: each site compares with its own ledger
     for site in range(len(channel.names)):
         last = {LAST: channel.answered[site]} if site in channel.answered else {}
-        values = {**begin.values, **last}  # the last answer, where the run is resumed
-        requests[site] = channel.request(AGREEMENT, site, values=values, arrays=begin.arrays)
+        parts["values"] = {**values, **last}
+        requests[site] = channel.request(AGREEMENT, site, **parts)
     channel.ask(requests, lambda site, answer: begin.take(channel, site, answer))
     channel.before += 1
+    return begin
 
 
 def values_of(

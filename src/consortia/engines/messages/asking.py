@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+
+import numpy as np
 
 from consortia.core.contract import Phase
 from consortia.core.printable import printable
@@ -21,6 +24,7 @@ from consortia.engines.messages.identities import (
     is_signed,
     signed,
 )
+from consortia.engines.messages.masked import Layout
 from consortia.engines.messages.plausible import Judge, Sent
 from consortia.engines.messages.pooled import Masked
 from consortia.engines.messages.secure_sums import BEGUN, SUM_KEYS, Key, plain_key
@@ -207,61 +211,116 @@ class RequestChannel:
         unused.clear()
         began = time.monotonic()
         self.since = dict.fromkeys(bodies, began)
-        due_at = dict.fromkeys(bodies, began)
-        polls, waiting, last = 0, None, began
-        while len(answers) < len(bodies):
-            now = time.monotonic()
-            left = began + self.deadline - now
-            open_sites = [site for site in bodies if site not in answers]
-            given_up = all(failures[site] >= GIVEN_UP for site in open_sites)
+
+        def open_sites(left: float) -> list[int] | None:
+            open_now = [site for site in bodies if site not in answers]
+            given_up = all(failures[site] >= GIVEN_UP for site in open_now)
             if (left <= 0 or given_up) and enough is not None and len(answers) >= enough:
-                break
-            if left <= 0:
-                missing = tuple(self.names[site] for site in open_sites)
+                return None
+            if left <= 0 and open_now:
                 raise SiteMissingError(
-                    missing,
+                    tuple(self.names[site] for site in open_now),
                     waited=self.deadline,
                     round=iteration,
-                    rejected="; ".join(unused[site] for site in open_sites if site in unused),
+                    rejected="; ".join(unused[site] for site in open_now if site in unused),
                 )
-            due = [site for site in open_sites if now >= due_at[site]]
-            due_at.update(dict.fromkeys(due, now + self.resend))
-            if due:
-                leaving = [(self.node[site], self.sealed(bodies[site])) for site in due]
-                names = self.transport.push(leaving, left)
-                self._open.update(zip(names, due, strict=True))
-            if waiting is None:
-                waiting = time.monotonic()
-                time.sleep(min(FIRST_LOOK * self._wait, POLLS[-1], left))
-            arrivals = self.transport.replies(list(self._open))
-            last = time.monotonic() if arrivals else last
-            for arrival in arrivals:
-                self.count(arrival)
-                asked, answer = self._opened(arrival, wanted, requests, iteration)
-                if asked is None or asked in answers:
-                    continue
-                try:
-                    if answer is not None:
-                        answers[asked] = read(asked, answer)
-                        self.answered[asked] = self.last[arrival.sender]
-                        self.took[asked] = time.monotonic() - self.since.pop(asked, began)
-                        self._open.pop(arrival.message)
-                        continue
-                except EnvelopeError as error:
-                    self._reject(iteration, asked, f"malformed: {error}")
-                failures[asked] += 1  # sent again once: the next may take long, too
-                due_at[asked] = min(due_at[asked], last + AGAIN)
-                self.check_lasting(asked, iteration)
-            polls = 0 if arrivals else polls + 1
-            if len(answers) < len(bodies):
-                now = time.monotonic()
-                time.sleep(min(pause(polls, now - last), max(began + self.deadline - now, 0.0)))
+            return open_now or None
+
+        def take(arrival: Arrival) -> int | None:
+            asked, answer = self._opened(arrival, wanted, requests, iteration)
+            if asked is None or asked in answers:
+                return None
+            try:
+                if answer is not None:
+                    answers[asked] = read(asked, answer)
+                    self.answered[asked] = self.last[arrival.sender]
+                    self.took[asked] = time.monotonic() - self.since.pop(asked, began)
+                    self._open.pop(arrival.message)
+                    return None
+            except EnvelopeError as error:
+                self._reject(iteration, asked, f"malformed: {error}")
+            failures[asked] += 1  # sent again once: the next may take long, too
+            self.check_lasting(asked, iteration)
+            return asked
+
+        def message(site: int) -> tuple[int, bytes]:
+            return self.node[site], self.sealed(bodies[site])
+
+        self.deliver(self._open, message, open_sites, take, self.deadline)
         self._closed.update(wanted.values())
         self._open = {m: site for m, site in self._open.items() if site not in answers}
-        self._wait = max(last - (waiting or last), 0.0)
         self.messages += 1
         self.seconds += time.monotonic() - began
         return answers
+
+    def ask_sum(
+        self,
+        requests: Mapping[int, Envelope],
+        like: Mapping[str, np.ndarray],
+        bounds: Mapping[str, float],
+        iteration: int,
+        note: Callable[[int, Envelope], Envelope] = lambda site, answer: answer,
+    ) -> dict[str, np.ndarray]:
+        """Return the sums of the answers of all sites, of which the server learns no other.
+
+        Args:
+            requests: to all sites, in their order.
+            like: arrays of the shapes of an answer.
+            bounds: as of `consortia.engines.messages.masked.Layout`.
+            iteration: for the messages of errors.
+            note: sees each answer, as it came, and returns it.
+
+        Raises:
+            SiteMissingError: a site did not answer, or refused.
+        """
+        layout = Layout.of(like, bounds, len(self.names))
+        answers = self.ask(
+            requests, lambda site, answer: layout.read(note(site, answer)), iteration=iteration
+        )
+        return layout.total([answers[site] for site in requests])
+
+    def deliver(
+        self,
+        sent: dict[str, int],
+        message: Callable[[int], tuple[int, bytes]],
+        receivers: Callable[[float], list[int] | None],
+        take: Callable[[Arrival], int | None],
+        deadline: float,
+    ) -> None:
+        """Send messages and wait for replies; what is not answered or has failed is sent again.
+
+        Args:
+            sent: receiver of each message by the transport's name; new ones are added.
+            message: node and bytes for a receiver.
+            receivers: those that have not answered, by the seconds left; None at the end.
+            take: takes a reply; returns the receiver that has failed, or None.
+            deadline: seconds.
+        """
+        began = last = time.monotonic()
+        due_at: dict[int, float] = {}
+        polls, waiting = 0, None
+        while (to := receivers(left := began + deadline - time.monotonic())) is not None:
+            now = began + deadline - left
+            due = [receiver for receiver in to if now >= due_at.get(receiver, now)]
+            due_at.update(dict.fromkeys(due, now + self.resend))
+            if due:
+                names = self.transport.push([message(receiver) for receiver in due], left)
+                sent.update(zip(names, due, strict=True))
+            if waiting is None:
+                waiting = time.monotonic()
+                time.sleep(min(FIRST_LOOK * self._wait, POLLS[-1], left))
+            arrivals = self.transport.replies(list(sent))
+            last = time.monotonic() if arrivals else last
+            for arrival in arrivals:
+                self.count(arrival)
+                failed = take(arrival)
+                if failed is not None:
+                    due_at[failed] = min(due_at[failed], last + AGAIN)
+            polls = 0 if arrivals else polls + 1
+            if receivers(math.inf) is not None:
+                now = time.monotonic()
+                time.sleep(min(pause(polls, now - last), max(began + deadline - now, 0.0)))
+        self._wait = max(last - (waiting or last), 0.0)
 
     def _opened(
         self,
@@ -286,11 +345,10 @@ class RequestChannel:
             return None, None
         try:
             answer = decode(body_of(arrival.payload))
+            problem = self.forged(arrival, self.names[site])
+            problem = problem or self._problem(answer, site, wanted, requests)
         except EnvelopeError as error:
-            self._reject(iteration, site, f"malformed: {error}")
-            return site, None
-        problem = self.forged(arrival, self.names[site])
-        problem = problem or self._problem(answer, site, wanted, requests)
+            problem = f"malformed: {error}"
         if problem is not None:
             self._reject(iteration, site, problem)
             return site, None

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,10 +31,9 @@ from consortia.engines.messages.questions import (
     Question,
     Spending,
     largest,
-    place_of,
     question_of,
 )
-from consortia.engines.messages.runtime import Assignment, SiteWork
+from consortia.engines.messages.runtime import Assignment, Permit, SiteWork
 from consortia.engines.messages.settled import Settled, Statement
 from consortia.engines.messages.stages import QUERY, Label, function_names
 from consortia.engines.panel import Answer
@@ -59,8 +58,6 @@ LAST_EXACT = OrderedDict[Any, Answer]()
 
 SPENT = "spent"
 """File of a run with the information that earlier runs had spent before its first answer."""
-
-Permit = Callable[[Statement | None], None]
 
 
 class QueryRuntime(SiteWork):
@@ -112,9 +109,7 @@ class QueryRuntime(SiteWork):
             raise PolicyError(f"messages: {fault}.", rules=("messages",))
         if not np.size(evaluation.positions):
             return Place(0, 0.0, 0.0, NOWHERE, numbers, declared, spent)
-        before, iterations = self._last_evaluated(QUERY)
-        messages = np.maximum(label.iteration - iterations, 1)
-        reached = place_of(evaluation, 1, self._scale, before, messages)
+        reached = self._reached(label, evaluation, np.arange(1))
         farthest = max(reached.farthest, self._from_reference(arrays, evaluation))
         where = reached.points, farthest, reached.moved, reached.middles
         return Place(*where, numbers, declared, spent)
@@ -134,12 +129,6 @@ class QueryRuntime(SiteWork):
         named = f"{self._run} {question_of(request).digest}"
         question = hashlib.sha256(named.encode()).hexdigest()
         return Spending(question, privacy.loss, privacy.share)
-
-    def keep_place(self, label: Label, request: Envelope, where: Place) -> None:
-        """Note where the last query evaluated, for the next one."""
-        if where.points:
-            iterations = np.full(1, label.iteration)
-            self._note_evaluated(QUERY, where.middles, iterations)
 
     def answered(
         self, label: Label, request: Envelope, permit: Permit | None
@@ -232,17 +221,12 @@ class QueryRuntime(SiteWork):
         with np.errstate(over="ignore"):  # far out a potential is infinite in these numbers
             return Rounded({name: values.astype(dtype) for name, values in answer.items()}, errors)
 
-    def is_exact(self, label: Label, request: Envelope) -> bool:
-        """Return True if exact sums over rows answer a query."""
-        return self._function(label, request).is_exact
-
-    @property
-    def rows(self) -> int:
-        """Rows of the site."""
-        return int(self._job.sites.sizes[self._number])
+    def exact_cell(self, label: Label, request: Envelope) -> int | None:
+        """Return the rows of the rarest pattern where exact sums over rows answer; else None."""
+        return self._rarest_pattern if self._function(label, request).is_exact else None
 
     @functools.cached_property
-    def rarest_pattern(self) -> int:
+    def _rarest_pattern(self) -> int:
         """Rows that share the rarest pattern of all categorical columns."""
         return rarest_pattern(self._job.sites.site(self._number))
 
@@ -270,13 +254,11 @@ class QueryRuntime(SiteWork):
             return simulated_generator(name, in_width(request.arrays), self._number)
         return private_generator(self._secret, self._run, question_of(request))
 
-    def summands(self, label: Label, request: Envelope, answer: Answer) -> Answer:
-        """Return the numbers that are added over the sites: the answer itself."""
-        return answer
-
-    def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
-        """Return the largest numbers of an answer's arrays that declare them."""
-        return self._function(label, request).bounds
+    def summands(
+        self, label: Label, request: Envelope, answer: Mapping[str, np.ndarray]
+    ) -> tuple[Mapping[str, np.ndarray], Mapping[str, float]]:
+        """Return the answer itself, which is added over the sites, and bounds of its arrays."""
+        return answer, self._function(label, request).bounds
 
     def summed(self, label: Label, request: Envelope) -> bool:
         """Return True if the server needs the sum over the sites of these answers only."""

@@ -172,18 +172,10 @@ class MessageEngine(Engine):
         """Make the server's program; compile nothing yet."""
         self.local_sites(len(sites), method)
         self.barrier()
-        stages = Stages(target, sites, method, chains, _shapes(target.model, sites, 1))
+        stages = Stages(target, sites, method, chains, _shapes(target.model, sites))
         algorithm = stages.own.algorithm
         start = partial(start_values, target, most=method.gradient_rows)
-        several = _shapes(target.model, sites, len(sites))
-        if algorithm.fit:
-            node, inbox = jax.eval_shape(stages.fitted, stages.fit.after())
-            fitted = jax.tree.map(
-                lambda leaf: jax.ShapeDtypeStruct((len(sites), *leaf.shape[1:]), leaf.dtype),
-                (node, inbox),
-            )
-            several = several._replace(fitted=fitted)
-        parts = Program(algorithm, stages.whole, start), stages, several, sites, target
+        parts = Program(algorithm, stages.whole, start), stages, sites, target
         begin = self._beginning(target, sites)
         return MessageRun(*parts, self._channel, begin, self.minimum_sites, self._bounds)
 
@@ -201,7 +193,7 @@ class MessageEngine(Engine):
             ).at("on_missing")
         self.local_sites(len(sites), method)
         self.barrier()
-        arrays = partial(_shapes, target.model, sites, 1)
+        arrays = partial(_shapes, target.model, sites)
         begin = self._beginning(target, sites)
         join = self._join if self._registered else None
         parts = arrays, self._channel, begin, self._bounds, join
@@ -212,13 +204,13 @@ class MessageEngine(Engine):
         return {"facts": self._facts, "model": fingerprints.of_model(target, sites.first)}
 
 
-def _shapes(model: Model, sites: Sites, count: int) -> SiteArrays:
-    """Return the shapes of the data of ``count`` sites, none of whose rows are here."""
+def _shapes(model: Model, sites: Sites) -> SiteArrays:
+    """Return the shapes of the data of one site, whose rows are not here."""
     rows = int(sites.sizes.max())
 
     def shape(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct((count, rows, *leaf.shape[2:]), leaf.dtype)
+        return jax.ShapeDtypeStruct((1, rows, *leaf.shape[2:]), leaf.dtype)
 
-    whole: Any = jax.ShapeDtypeStruct((count,), jnp.int32)
-    real: Any = jax.ShapeDtypeStruct((count,), jnp.result_type(float))
+    whole: Any = jax.ShapeDtypeStruct((1,), jnp.int32)
+    real: Any = jax.ShapeDtypeStruct((1,), jnp.result_type(float))
     return SiteArrays(jax.tree.map(shape, row_of_zeros(model, sites)), whole, real, real, ())

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
 from consortia.core.printable import printable
 from consortia.data.facts import SiteFacts
 from consortia.engines.messages.agreement import Beginning
-from consortia.engines.messages.asking import (
-    AGAIN,
-    REFUSAL,
-    REQUEST,
-    RequestChannel,
-    pause,
-    refused,
-)
+from consortia.engines.messages.asking import REFUSAL, REQUEST, RequestChannel, refused
 from consortia.engines.messages.envelope import Envelope, EnvelopeError, decode, digest
 from consortia.engines.messages.identities import body_of
 from consortia.engines.messages.pooled import MOMENTS, check_masked
@@ -43,40 +35,25 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
         asked = replace(asked, values=begin.values, arrays=begin.arrays)
     question = asked.encode()
     named, described = digest(question), description()
-    due_at: dict[int, float] = {}
-    waiting: dict[str, int] = {}
-    began = last = time.monotonic()
-    polls = 0
-    while len(channel.node) < len(channel.names):
-        now = time.monotonic()
-        left = began + deadline - now
-        if left <= 0:
-            missing = tuple(n for i, n in enumerate(channel.names) if i not in channel.node)
+    sent: dict[str, int] = {}
+    sealed = channel.sealed(question)
+
+    def strangers(left: float) -> list[int] | None:
+        missing = tuple(n for i, n in enumerate(channel.names) if i not in channel.node)
+        if left <= 0 and missing:
             unused = "; ".join(channel.unused.values())
             raise SiteMissingError(missing, waited=deadline, rejected=unused)
         known = set(channel.node.values())
-        due = [
-            node
-            for node in channel.transport.nodes()
-            if node not in known and now >= due_at.get(node, now)
-        ]
-        if due:
-            sealed = channel.sealed(question)
-            names = channel.transport.push([(node, sealed) for node in due], left)
-            waiting.update(zip(names, due, strict=True))
-            due_at.update(dict.fromkeys(due, now + channel.resend))
-        arrivals = channel.transport.replies(list(waiting))
-        for arrival in arrivals:
-            channel.count(arrival)
-            if arrival.message in waiting:
-                node = waiting.pop(arrival.message)
-                if _failed(channel, arrival, named, described, begin):
-                    channel.check_lasting(node)
-                    due_at[node] = min(due_at[node], now + AGAIN)
-        polls, last = (0, time.monotonic()) if arrivals else (polls + 1, last)
-        if len(channel.node) < len(channel.names):
-            now = time.monotonic()
-            time.sleep(min(pause(polls, now - last), max(began + deadline - now, 0.0)))
+        return [n for n in channel.transport.nodes() if n not in known] if missing else None
+
+    def take(arrival: Arrival) -> int | None:
+        node = sent.pop(arrival.message, None)
+        if node is None or not _failed(channel, arrival, named, described, begin):
+            return None
+        channel.check_lasting(node)
+        return node
+
+    channel.deliver(sent, lambda node: (node, sealed), strangers, take, deadline)
     channel.before += 1
 
 

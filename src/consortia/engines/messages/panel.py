@@ -16,7 +16,7 @@ from consortia.core.target import Target
 from consortia.data.sites import Sites
 from consortia.engines.kept import kept
 from consortia.engines.messages import nonfinite
-from consortia.engines.messages.agreement import Beginning, agreed, values_of
+from consortia.engines.messages.agreement import Beginning, begun, values_of
 from consortia.engines.messages.asking import RequestChannel
 from consortia.engines.messages.envelope import Envelope, EnvelopeError
 from consortia.engines.messages.masked import Layout
@@ -120,16 +120,10 @@ class MessagePanel(Remote, Panel):
         """
         scale = prior_scale(self.target, np.asarray(positions)[0])
         self._judge = Judge(scale, self._weights, *self._bounds)
-        begin = Beginning(self._begin, {"positions": np.asarray(positions)})
-        self._channel.begun = begin.digest(self._channel)
-        if self._join is not None and len(self._channel.node) < len(self.names):
-            self._join(begin)
-            if self._channel.answered:  # a resumed run: each site compares with its own ledger
-                agreed(self._channel, begin)
+        begin = begun(self._channel, self._begin, positions, self._join)
+        if self._join is not None:  # they had no facts before
             facts = self._channel.facts
             self.sizes = np.array([facts[site].rows for site in range(len(self.names))], np.int64)
-        else:
-            agreed(self._channel, begin)
         return values_of(self.target, positions, begin)
 
     def ask(self, query: Query, number: int = 0) -> Answer:
@@ -153,13 +147,7 @@ class MessagePanel(Remote, Panel):
             site: channel.request(STAGES[QUERY], site, **asked) for site in range(len(self.names))
         }
         if masked:
-            layout = Layout.of(like, function.bounds, len(self.names))
-            sums = channel.ask(
-                requests,
-                lambda site, answer: layout.read(self._noted(site, answer)),
-                iteration=number,
-            )
-            return layout.total([sums[site] for site in range(len(self.names))])
+            return channel.ask_sum(requests, like, function.bounds, number, self._noted)
         arrays = self.completed(query)
         distinct = len(np.unique(np.asarray(function.evaluation(arrays).positions), axis=0)) > 1
 
@@ -170,19 +158,17 @@ class MessagePanel(Remote, Panel):
             return _read(like, envelope)
 
         answers = channel.ask(requests, read, iteration=number)
-        if function.disclosure is not None and self._judge is not None:
-            evaluation, disclosure = function.evaluation, function.disclosure
-            phase = Phase(None, Sum(), evaluation=evaluation, disclosure=disclosure)
+        if self._judge is not None:
+            phase = Phase(
+                None, Sum(), evaluation=function.evaluation, disclosure=function.disclosure
+            )
             sent = {site: Sent(arrays, answer) for site, answer in answers.items()}
             channel.check_plausible(self._judge, phase, sent, number)
-        ordered = [answers[site] for site in range(len(self.names))]
+        stacked = {n: np.stack([answers[s][n].astype(np.float64) for s in requests]) for n in like}
         if not function.summed:
-            return {n: np.stack([sent[n].astype(np.float64) for sent in ordered]) for n in like}
+            return stacked
         with np.errstate(invalid="ignore"):
-            return {
-                n: np.asarray(np.sum([sent[n] for sent in ordered], axis=0, dtype=np.float64))
-                for n in like
-            }
+            return {name: np.asarray(values.sum(axis=0)) for name, values in stacked.items()}
 
     def _noted(self, site: int, answer: Envelope) -> Envelope:
         """Note more noise than usual, with which a site settles no row; return the answer."""

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from consortia.core.contract import Evaluation
-from consortia.core.prior import PriorScale
-from consortia.engines.messages.envelope import Envelope, EnvelopeError
+from consortia.engines.messages.envelope import Envelope
 from consortia.engines.messages.settled import Statement
 
 LAST = "last"
@@ -71,6 +69,7 @@ class Place:
     # that the study's own phases give it
     declared: int | None = None
     spent: Spending | None = None  # of a privacy budget; None where the answer has no guarantee
+    chains: np.ndarray | tuple[()] = ()  # indices of the chains of ``middles``; all when empty
 
 
 Wrap = Callable[[str], bytes]
@@ -100,34 +99,6 @@ def question_of(request: Envelope) -> Question:
         digest.update(f"{name}\0{array.dtype.str}{array.shape}\0".encode())
         digest.update(array.tobytes())
     return Question(request.kind, request.label, digest.hexdigest())
-
-
-def place_of(
-    evaluation: Evaluation, chains: int, scale: PriorScale, before: np.ndarray, rounds: np.ndarray
-) -> Place:
-    """Return the place that an inbox asks about.
-
-    Args:
-        evaluation: of the inbox, from its phase; its first axis is that of the chains, where there
-            are several.
-        chains: in the message.
-        scale: of the prior.
-        before: where each was evaluated last, (chains, d).
-        rounds: since then, (chains,), at least 1.
-
-    Raises:
-        EnvelopeError: the algorithm does not say at which positions it asks.
-    """
-    positions = np.asarray(evaluation.positions)
-    d = scale.sd.size
-    if positions.dtype.kind != "f" or positions.ndim < 1 or positions.shape[-1] != d:
-        raise EnvelopeError("the algorithm does not say at which positions it asks")
-    points = np.asarray(positions, np.float64).reshape(chains, -1, d)
-    reach = scale.distance(points)
-    middles = points.mean(axis=1)
-    moved = scale.distance(middles, before) / rounds[:, None]
-    count = points.shape[0] * points.shape[1]
-    return Place(count, largest(reach), largest(moved), middles)
 
 
 def largest(values: np.ndarray) -> float:

@@ -13,18 +13,18 @@ from consortia.core.prior import prior_scale
 from consortia.core.summed import unsummed
 from consortia.core.target import Target
 from consortia.data.sites import Sites
-from consortia.engines import rng
+from consortia.engines import exchanges, rng
 from consortia.engines.buffers import Buffers, Window, empty_buffers, held_bytes
 from consortia.engines.contract import Begin, Run, from_names, named
 from consortia.engines.messages import fixed_point, nonfinite
-from consortia.engines.messages.agreement import Beginning, agreed, values_of
+from consortia.engines.messages.agreement import begun, values_of
 from consortia.engines.messages.asking import RequestChannel
 from consortia.engines.messages.plausible import Judge
 from consortia.engines.messages.reporting import NO_SUMS, SUMS, Remote, facts_of
-from consortia.engines.messages.rounds import Rounds
+from consortia.engines.messages.rounds import NO_SITES, Rounds
 from consortia.engines.messages.site import FITTED
 from consortia.engines.messages.stages import Stages, from_arrays
-from consortia.engines.phases import Carry, Program, SiteArrays
+from consortia.engines.phases import Carry, Program
 from consortia.errors import SiteMissingError, StoreError
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -49,7 +49,6 @@ class MessageRun(Remote, Run):
         self,
         program: Program,
         stages: Stages,
-        arrays: SiteArrays,
         sites: Sites,
         target: Target,
         channel: RequestChannel,
@@ -57,7 +56,7 @@ class MessageRun(Remote, Run):
         enough: int | None,
         bounds: tuple[float, float],
     ) -> None:
-        super().__init__(program, sites, arrays)
+        super().__init__(program, sites, NO_SITES)
         self._stages, self._target, self._channel = stages, target, channel
         weights = stages.weights if enough is None else stages.averaging
         self._weights = np.asarray(weights, jnp.result_type(float))
@@ -83,13 +82,8 @@ class MessageRun(Remote, Run):
 
         Of U_c the sites tell no more than whether it is finite; it is 0 here where it is.
         """
-        return values_of(self._target, positions, self._begun(positions))
-
-    def _begun(self, positions: Float[Array, "chains d"]) -> Beginning:
-        begin = Beginning(self._begin, {"positions": np.asarray(positions)})
-        self._channel.begun = begin.digest(self._channel)
-        agreed(self._channel, begin)
-        return begin
+        begin = begun(self._channel, self._begin, positions)
+        return values_of(self._target, positions, begin)
 
     def _started(self, begin: Begin) -> Carry:
         base = random.base_key(begin.seed)
@@ -103,14 +97,14 @@ class MessageRun(Remote, Run):
         before = np.full((len(self.names), 4), -1, np.int32)
         if algorithm.fit:
             begun = self._stages.begin_fit(positions[0])
-            carry = self.rounds.iterate(rng.FIT, begun._replace(node=before), 0, 0)[0]
+            carry = self.rounds.loops[rng.FIT].run(begun._replace(node=before), 0, 0)[0]
             self._fitted = self._fitted_at_sites(carry)
         begun = self._stages.begin(positions[0] if self.layout.chains == 1 else positions)
-        return self.rounds.iterate(rng.SETUP, begun._replace(node=before), 0, 0)[0]
+        return self.rounds.loops[rng.SETUP].run(begun._replace(node=before), 0, 0)[0]
 
     def _fitted_at_sites(self, carry: Carry) -> PyTree:
         """Let the sites keep what was fitted; return what they have, node axis first."""
-        like = self._stages.fit.after().node
+        like = self._stages.fit.after.node
         inbox = named(carry.inbox, "inbox")
         requests = {}
         for site in self._all:
@@ -157,9 +151,9 @@ class MessageRun(Remote, Run):
         if ANSWERED in state:  # not in checkpoints of older versions
             digests = enumerate(state[ANSWERED])
             self._channel.answered = {n: sha.tobytes().hex() for n, sha in digests if sha.any()}
-        self._begun(positions)
+        begun(self._channel, self._begin, positions)
         self.rounds.away = {int(row[0]): row[1:].astype(bool) for row in state[AWAY]}
-        after = self._stages.rounds.shapes(0).carry
+        after = self._stages.setup.after
         labels = jax.ShapeDtypeStruct((len(self.names), 4), np.int32)
         carry = from_names(state, after._replace(node=labels), "carry")
         return carry._replace(node=np.asarray(carry.node))
@@ -172,11 +166,11 @@ class MessageRun(Remote, Run):
         Raises:
             SiteMissingError: a site that must answer did not, or refused.
         """
-        warmup = int(window.warmup)
+        warmup, loop = int(window.warmup), self.rounds.loops[rng.ROUND]
         self.rounds.started(carry)
         for iteration in range(int(window.first), int(window.stop)):
             try:
-                after, *infos = self.rounds.iterate(rng.ROUND, carry, iteration, warmup)
+                after, *infos = loop.run(carry, iteration, warmup)
             except SiteMissingError as error:
                 error.round, error.reached = iteration, (carry, buffers)
                 raise
@@ -195,22 +189,15 @@ class MessageRun(Remote, Run):
         """Return the first site whose message of round ``at`` is not finite in this chain."""
         if self._channel.masking:
             return UNNAMED
-        lost: list[int] = []
-        chains = self.layout.chains
-
-        def note(outbox: PyTree, visits: np.ndarray | None) -> None:
-            leaves = jax.tree.leaves(outbox)
+        loop = self.rounds.loops[rng.ROUND]
+        loop.run(carry, at, warmup)
+        of_chain = () if self.layout.chains == 1 else (chain,)
+        for outbox, visits in loop.outboxes:
             for site in self._all if visits is None else [int(visits[chain])]:
-                row = site if visits is None else chain
-                for leaf in leaves:
-                    part = leaf[row]
-                    if visits is None and chains > 1:
-                        part = part[chain]
-                    if not np.isfinite(part).all():
-                        lost.append(site)
-
-        self.rounds.iterate(rng.ROUND, carry, at, warmup, note)
-        return self.names[lost[0]] if lost else None
+                index = of_chain if visits is not None else (site, *of_chain)
+                if not all(np.isfinite(leaf[index]).all() for leaf in jax.tree.leaves(outbox)):
+                    return self.names[site]
+        return None
 
     # --- what the caller sees ---------------------------------------------------------------------
 
@@ -238,8 +225,14 @@ class MessageRun(Remote, Run):
 
     def buffers(self, carry: Carry) -> Buffers:
         """Return empty buffers for the draws of one chunk."""
-        keys = self.program.keys(rng.ROUND, random.base_key(0))
-        made, _ = self.program.shapes(self._whole_carry(), self._arrays, keys)
+        stage = self._stages.rounds
+        of_hub = {name: leaf for sent in stage.sent for name, leaf in sent.hub_info.items()}
+        of_sites = {
+            name: jax.ShapeDtypeStruct((len(self.names), *leaf.shape[1:]), leaf.dtype)
+            for sent in stage.sent
+            for name, leaf in sent.info.items()
+        }
+        made = jax.eval_shape(self.program.made, stage.after, of_sites, of_hub)
         return empty_buffers(made, self.program.layout, self.draws_per_iteration)
 
     @property
@@ -249,8 +242,10 @@ class MessageRun(Remote, Run):
 
     def traffic(self, carry: Carry) -> list[tuple[int, int, int]]:
         """Return (communication rounds, bytes up, bytes down) of each phase of an iteration."""
-        keys = self.program.keys(rng.ROUND, random.base_key(0))
-        phases = self.program.traffic(self._whole_carry(), self._arrays, keys)
+        stage = self._stages.rounds
+        carries = [*(sent.carry for sent in stage.sent[1:]), stage.after]
+        messages = [(s.outbox, c.inbox) for s, c in zip(stage.sent, carries, strict=True)]
+        phases = exchanges.traffic(stage.phases, messages, 1, len(self.names))
         if not self._channel.masking:
             return phases
         wider = fixed_point.BYTES // self._weights.dtype.itemsize
@@ -261,12 +256,3 @@ class MessageRun(Remote, Run):
         buffers = jax.eval_shape(lambda: self.buffers(carry))
         held = held_bytes((), buffers, carry, copies=2)
         return {name: size for name, size in held.items() if name != "data"}
-
-    def _whole_carry(self) -> Carry:
-        """Return shapes of the carry of all nodes in one process."""
-        carry = self._stages.rounds.shapes(0).carry
-
-        def everywhere(leaf: Any) -> Any:
-            return jax.ShapeDtypeStruct((len(self.names), *leaf.shape[1:]), leaf.dtype)
-
-        return carry._replace(node=jax.tree.map(everywhere, carry.node))

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from consortia.core import fingerprints, random, start
-from consortia.core.contract import Mean, Method, Phase, Route
+from consortia.core.contract import Evaluation, Mean, Method, Phase, Route
 from consortia.core.model import Model
 from consortia.core.prior import PriorScale, prior_scale
 from consortia.core.summed import unsummed
@@ -34,9 +34,10 @@ from consortia.engines.messages.questions import (
     NOWHERE,
     Place,
     Question,
-    place_of,
+    largest,
     question_of,
 )
+from consortia.engines.messages.settled import Statement
 from consortia.engines.messages.stages import (
     Label,
     Stage,
@@ -48,6 +49,8 @@ from consortia.engines.phases import Carry, SiteArrays, kept_where, rows_of_site
 from consortia.engines.rng import PhaseKeys
 from consortia.runtime import compiler
 from consortia.runtime.late import Array, PyTree, jax, jnp
+
+Permit = Callable[[Statement | None], None]
 
 BEFORE_ALL = (-1, -1, -1, -1)
 PLACE = "evaluated"
@@ -94,11 +97,13 @@ class SiteWork:
 
     Attributes:
         dimension: d.
+        rows: of the site.
     """
 
     def __init__(self, assignment: Assignment, chains: int) -> None:
         job, self._number, self._files, begun, self._run, self._secret, self._known = assignment
         self._job = job
+        self.rows = int(job.sites.sizes[self._number])
         starts = start.starting_parameters(job.model, job.init, job.seed, chains)
         self._target = Target(job.model, starts[0])
         d = self.dimension = self._target.dimension
@@ -165,6 +170,28 @@ class SiteWork:
             rows_of_sites(self._job.model, self._job.sites, np.array([self._number]))
         )
 
+    def _reached(self, label: Label, evaluation: Evaluation, chains: np.ndarray) -> Place:
+        """Return the place that a message asks about.
+
+        Args:
+            label: of the message.
+            evaluation: of its inbox; the first axis is that of the chains, where there are several.
+            chains: in the message, their indices.
+
+        Raises:
+            EnvelopeError: the algorithm does not say at which positions it asks.
+        """
+        positions, d = np.asarray(evaluation.positions), self.dimension
+        if positions.dtype.kind != "f" or positions.ndim < 1 or positions.shape[-1] != d:
+            raise EnvelopeError("the algorithm does not say at which positions it asks")
+        before, iterations = self._last_evaluated(label.stage)
+        rounds = np.maximum(label.iteration - iterations[chains], 1)  # since then
+        points = np.asarray(positions, np.float64).reshape(len(chains), -1, d)
+        reach, middles = self._scale.distance(points), points.mean(axis=1)
+        moved = self._scale.distance(middles, before[chains]) / rounds[:, None]
+        count = points.shape[0] * points.shape[1]
+        return Place(count, largest(reach), largest(moved), middles, chains=chains)
+
     def _last_evaluated(self, stage: int) -> tuple[np.ndarray, np.ndarray]:
         """Return each chain's last place of evaluation in a stage, (chains, d), with iteration."""
         if self._evaluated is None:
@@ -174,10 +201,24 @@ class SiteWork:
         start = np.asarray(self._positions[: 1 if stage == rng.FIT else None], np.float64)
         return start, np.full(len(start), -1)
 
-    def _note_evaluated(self, stage: int, middles: np.ndarray, iterations: np.ndarray) -> None:
-        parts = {"stage": np.array(stage), "middles": middles, "iterations": iterations}
-        self._evaluated = parts
-        self._files.note(PLACE, parts)
+    def keep_place(self, label: Label, where: Place) -> None:
+        """Note where the chains of a message were evaluated, for the next one."""
+        if where.points:
+            middles, iterations = (values.copy() for values in self._last_evaluated(label.stage))
+            middles[where.chains], iterations[where.chains] = where.middles, label.iteration
+            parts = {"stage": np.array(label.stage), "middles": middles, "iterations": iterations}
+            self._evaluated = parts
+            self._files.note(PLACE, parts)
+
+    def check_noise(self, label: Label, request: Envelope, *, masked: bool) -> None:
+        """Check that the noise of an answer protects it, before its cost is written down."""
+
+    def exact_cell(self, label: Label, request: Envelope) -> int | None:
+        """Return the rows of the rarest pattern where exact sums over rows answer; else None."""
+
+    def finish_fit(self, request: Envelope) -> dict[str, np.ndarray]:
+        """Keep what ``fit`` has left here; return it, for the method to judge."""
+        raise EnvelopeError("the study has no messages of this kind")
 
 
 class SiteRuntime(SiteWork):
@@ -190,10 +231,10 @@ class SiteRuntime(SiteWork):
         parts = self._target, job.sites, job.algorithm, job.chains
         self._stages = Stages(*parts, self._arrays)
         self._algorithm = self._stages.own.algorithm
-        self._base = random.base_key(job.seed)
+        base = random.base_key(job.seed)
+        of_stages = self._stages.every.items()
+        self._keys = {number: of.keys(base, only=self._number) for number, of in of_stages}
         self._pieces: dict[tuple[int, int], Callable[..., Any]] = {}
-        self._keys: dict[int, tuple[PhaseKeys, ...]] = {}
-        self._fitted_there = False
 
     @property
     def _once(self) -> dict[str, Any]:
@@ -202,43 +243,45 @@ class SiteRuntime(SiteWork):
     def finish_fit(self, request: Envelope) -> dict[str, np.ndarray]:
         """Keep what ``fit`` has left here; return it, for the method to judge."""
         stage = self._stages.fit
-        after = stage.after()
+        after = stage.after
         node = self._state(stage, Label(rng.FIT, 0, len(stage.phases), 0), request, after.node)
         inbox = from_arrays(request.arrays, after.inbox, "inbox")
         fitted = self._stages.fitted(Carry(node, (), inbox))
         self._files.keep("fitted", named(fitted, "fitted"))
-        self._fitted_there = False
+        self._arrays = self._arrays._replace(fitted=())  # to be read anew
         return named(node, "node")
 
-    def step(self, label: Label, request: Envelope) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def answered(
+        self, label: Label, request: Envelope, permit: Permit | None
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray], Statement | None]:
         """Do the first half of a phase; keep the state after it, and return what is sent."""
         stage, phase = self._phase(label)
         if label.stage != rng.FIT and self._algorithm.fit:
             self._take_fitted()
-        before = stage.before(label.phase)
-        node = self._state(stage, label, request, before.node)
+        node = self._state(stage, label, request, stage.sent[label.phase].carry.node)
+        chains = self._chains(stage, label)
+        inbox = self._inbox(stage, label, request, chains)
+        info: dict[str, Any] = {}
+        piece = self._piece(stage, label.phase)
+        rest = self._counter(label), self._keys_of(stage, label, request), self._arrays
         if isinstance(phase.exchange, Route):
-            after, outbox = self._visits(stage, label, request, node)
-            info: dict[str, Any] = {}
+            left = []
+            for index, chain in enumerate(chains):  # one after the other
+                chain_inbox = jax.tree.map(lambda leaf, index=index: leaf[index], inbox)
+                node, outbox = piece(node, chain_inbox, chain, *rest)
+                left.append(outbox)
+            after, outbox = node, jax.tree.map(lambda *leaves: np.stack(leaves), *left)
         else:
-            inbox = from_arrays(request.arrays, before.inbox, "inbox")
             runs: Any = ()
             if phase.repeats is not None:
                 like = jax.ShapeDtypeStruct((stage.chains,), bool)
                 runs = from_arrays(request.arrays, like, "runs")
-            keys = self._keys_of(stage, label, request)
-            after, outbox, info = self._piece(stage, label.phase, self._star)(
-                node, inbox, runs, self._counter(label), keys, self._arrays
-            )
+            after, outbox, info = piece(node, inbox, runs, *rest)
         if jax.tree.leaves(after):
             oldest = _label(request.values.get("oldest"))
             self._files.keep_state(label, named(after, "node"), oldest)
         info = {} if phase.repeated else info
-        return {}, named(outbox, "outbox") | named(info, "info")
-
-    def bounds(self, label: Label, request: Envelope) -> Mapping[str, float]:
-        """Return the largest numbers of a message, of which phases declare none."""
-        return {}
+        return {}, named(outbox, "outbox") | named(info, "info"), None
 
     def summed(self, label: Label, request: Envelope) -> bool:
         """Return True if the server needs the sum over the sites of all messages only."""
@@ -246,7 +289,7 @@ class SiteRuntime(SiteWork):
 
     def summands(
         self, label: Label, request: Envelope, answer: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    ) -> tuple[Mapping[str, np.ndarray], Mapping[str, float]]:
         """Return the numbers that are added over the sites: of an average those times w_c.
 
         Raises:
@@ -257,12 +300,12 @@ class SiteRuntime(SiteWork):
             raise EnvelopeError("the message holds numbers of this site alone")
         averaged = isinstance(phase.exchange, Mean)
         share = float(np.asarray(self._arrays.weights)[0]) if averaged else 1.0
-        return {name: share * np.asarray(array, np.float64) for name, array in answer.items()}
+        return {name: share * np.asarray(array, np.float64) for name, array in answer.items()}, {}
 
     def _phase(self, label: Label) -> tuple[Stage, Phase]:
         """Return the stage and the phase of a label, if a site has something to do there."""
-        stage = self._stages.of(label.stage)
-        if label.stage > rng.ROUND or label.phase >= len(stage.phases):
+        stage = self._stages.every.get(label.stage)
+        if stage is None or label.phase >= len(stage.phases):
             raise EnvelopeError("the study has no such phase")
         phase = stage.phases[label.phase]
         if phase.local is None or label.repetition >= phase.repeat:
@@ -276,31 +319,30 @@ class SiteRuntime(SiteWork):
     def place(self, label: Label, request: Envelope) -> Place:
         """Return the place where a message asks about the rows; compute nothing of them."""
         stage, phase = self._phase(label)
-        sent = stage.shapes(label.phase)
+        sent, chains = stage.sent[label.phase], self._chains(stage, label)
         numbers = sum(leaf.size for leaf in jax.tree.leaves((sent.outbox, sent.info)))
+        numbers = numbers * len(chains) // stage.chains
         if phase.evaluation is None:
             return Place(0, 0.0, 0.0, NOWHERE, numbers)
-        like, which = stage.before(label.phase).inbox, np.arange(stage.chains)
-        if isinstance(phase.exchange, Route):
-            which = self._chains_here(stage, request)
-            like = self._inboxes(stage, label, len(which))
-            numbers = numbers * len(which) // stage.chains
-        before, iterations = self._last_evaluated(label.stage)
-        rounds = np.maximum(label.iteration - iterations[which], 1)
-        evaluation = phase.evaluation(from_arrays(request.arrays, like, "inbox"))
-        where = place_of(evaluation, len(which), self._scale, before[which], rounds)
-        return replace(where, numbers=numbers)
+        evaluation = phase.evaluation(self._inbox(stage, label, request, chains))
+        return replace(self._reached(label, evaluation, chains), numbers=numbers)
 
-    def keep_place(self, label: Label, request: Envelope, where: Place) -> None:
-        """Note the positions of the chains of a message, for the next one."""
-        if not where.points:
-            return
-        middles, iterations = (values.copy() for values in self._last_evaluated(label.stage))
-        which = np.arange(len(middles))
-        if isinstance(self._phase(label)[1].exchange, Route):
-            which = self._chains_here(self._stages.of(label.stage), request)
-        middles[which], iterations[which] = where.middles, label.iteration
-        self._note_evaluated(label.stage, middles, iterations)
+    def _chains(self, stage: Stage, label: Label) -> np.ndarray:
+        """Return the indices of the chains that a message is about: of a `Route` those here."""
+        if not isinstance(stage.phases[label.phase].exchange, Route):
+            return np.arange(stage.chains)
+        keys = self._keys[stage.number][label.phase]
+        here = np.flatnonzero(stage.visits(keys, self._counter(label)) == self._number)
+        if not here.size:
+            raise EnvelopeError("no chain visits this site in this iteration")
+        return here.astype(np.int32)
+
+    def _inbox(self, stage: Stage, label: Label, request: Envelope, chains: np.ndarray) -> PyTree:
+        """Return the inbox in a message; of a `Route` those of its chains, chain axis first."""
+        like = stage.sent[label.phase].carry.inbox
+        if isinstance(stage.phases[label.phase].exchange, Route):
+            like = stage.of_chains(len(chains), like)
+        return from_arrays(request.arrays, like, "inbox")
 
     # --- states -------------------------------------------------------------------------------
 
@@ -319,32 +361,47 @@ class SiteRuntime(SiteWork):
         return from_arrays(self._files.state(before), like, "node")
 
     def _take_fitted(self) -> None:
-        if self._fitted_there:
+        if jax.tree.leaves(self._arrays.fitted):
             return
         fit = self._files.kept("fitted")
         if fit is None:
             raise EnvelopeError("the fit was not finished at this site")
-        like = jax.eval_shape(self._stages.fitted, self._stages.fit.after())
+        like = jax.eval_shape(self._stages.fitted, self._stages.fit.after)
         fitted = jax.tree.map(jnp.asarray, from_arrays(fit.arrays, like, "fitted"))
         self._arrays = self._arrays._replace(fitted=fitted)
-        self._fitted_there = True
 
     # --- compiled -----------------------------------------------------------------------------
 
-    def _piece(self, stage: Stage, index: int, function: Callable[..., Any]) -> Callable[..., Any]:
-        key = (stage.number, index)
+    def _piece(self, stage: Stage, index: int) -> Callable[..., Any]:
+        """Return the first half of a phase, compiled: of a `Route` for one chain, else for all.
+
+        ``which`` is that chain, or the chains that repeat the phase once more, where some may not.
+        """
+        phase, key = stage.phases[index], (stage.number, index)
+
+        def half(node: PyTree, inbox: PyTree, which: Any, counter: Array, *rest: Any) -> Any:
+            keys, arrays = rest
+            drawn = stage.drawn(phase, keys, counter)
+            if isinstance(phase.exchange, Route):
+                at = which, 0, self._number, node, inbox, arrays
+                return stage.own.visit_of_chain(phase, drawn, *at)
+            carry = Carry(node, (), inbox)
+            after, outbox, info = stage.own.send(phase, drawn, carry, arrays, False)
+            if phase.repeats is not None:
+                runs = which if stage.chains > 1 else which[0]
+                after = kept_where(runs, Carry(after, (), ()), Carry(node, (), ()), False).node
+            return after, outbox, info
+
         if key not in self._pieces:
             options = self._stages.effort.often
-            self._pieces[key] = jax.jit(partial(function, stage, index), compiler_options=options)
+            self._pieces[key] = jax.jit(half, compiler_options=options)
         return self._pieces[key]
 
     def _keys_of(self, stage: Stage, label: Label, request: Envelope) -> PhaseKeys:
-        """Return the keys of a phase, made once.
+        """Return the keys of a phase.
 
         Private ones are of the question where they come from the site's secret.
         """
-        if stage.number not in self._keys:
-            self._keys[stage.number] = stage.keys(self._base, only=self._number)
         keys = self._keys[stage.number][label.phase]
         phase = stage.phases[label.phase]
         if self._secret is None:
@@ -361,89 +418,6 @@ class SiteRuntime(SiteWork):
     def _counter(self, label: Label) -> np.ndarray:
         warmup = self._job.warmup if label.stage == rng.ROUND else 0
         return np.array([label.iteration, warmup, label.repetition], np.int32)
-
-    def _star(
-        self,
-        stage: Stage,
-        index: int,
-        node: PyTree,
-        inbox: PyTree,
-        runs: Array | tuple[()],
-        counter: Array,
-        keys: PhaseKeys,
-        arrays: SiteArrays,
-    ) -> tuple[PyTree, PyTree, PyTree]:
-        phase = stage.phases[index]
-        drawn = stage.drawn(phase, keys, counter)
-        carry = Carry(node, (), inbox)
-        after, outbox, info = stage.own.send(phase, drawn, carry, arrays, False)
-        if not isinstance(runs, tuple):
-            which = runs if stage.chains > 1 else runs[0]
-            kept = kept_where(which, Carry(after, (), ()), Carry(node, (), ()), False)
-            after = kept.node
-        return after, outbox, info
-
-    def _visits(
-        self, stage: Stage, label: Label, request: Envelope, node: PyTree
-    ) -> tuple[PyTree, PyTree]:
-        """Do the visits of the chains that are here in this iteration, one after the other."""
-        chains = self._chains_here(stage, request)
-        several = self._inboxes(stage, label, len(chains))
-        inbox = from_arrays(request.arrays, several, "inbox")
-        piece = self._piece(stage, label.phase, self._visit)
-        keys = self._keys_of(stage, label, request)
-        left = []
-        for index, chain in enumerate(chains):
-            chain_inbox = jax.tree.map(lambda leaf, index=index: leaf[index], inbox)
-            visited, node, outbox = piece(
-                node, chain_inbox, chain, self._counter(label), keys, self._arrays
-            )
-            if int(visited) != self._number:
-                raise EnvelopeError("a chain is said to be here that visits another site")
-            left.append(outbox)
-        return node, jax.tree.map(lambda *leaves: np.stack(leaves), *left)
-
-    def _chains_here(self, stage: Stage, request: Envelope) -> np.ndarray:
-        """Return the chains that a message says are here, int32."""
-        chains = request.arrays.get("chains")
-        if (
-            chains is None
-            or chains.dtype != np.int32
-            or chains.ndim != 1
-            or not 0 < len(chains) <= stage.chains
-            or not ((chains >= 0) & (chains < stage.chains)).all()
-            or len(np.unique(chains)) != len(chains)
-        ):
-            raise EnvelopeError("it does not say which chains are here")
-        return chains
-
-    def _inboxes(self, stage: Stage, label: Label, count: int) -> PyTree:
-        """Return the shapes of the inboxes of so many chains, chain axis first."""
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                (count, *leaf.shape[int(stage.chains > 1) :]), leaf.dtype
-            ),
-            stage.before(label.phase).inbox,
-        )
-
-    def _visit(
-        self,
-        stage: Stage,
-        index: int,
-        node: PyTree,
-        inbox: PyTree,
-        chain: Array,
-        counter: Array,
-        keys: PhaseKeys,
-        arrays: SiteArrays,
-    ) -> tuple[Array, PyTree, PyTree]:
-        phase = stage.phases[index]
-        drawn = stage.drawn(phase, keys, counter)
-        after, outbox = stage.own.visit_of_chain(
-            phase, drawn, chain, 0, self._number, node, inbox, arrays
-        )
-        visited = jnp.atleast_1d(jnp.asarray(drawn.visited))[chain]
-        return visited, after, outbox
 
 
 def private_keys(secret: bytes, run: str, question: Question, chains: int) -> np.ndarray:

@@ -276,10 +276,8 @@ class MessageSite:
         if request.kind == AGREEMENT:
             return "description", *self._begun(request, files, gate), None
         work = self._worked(request.run, files, gate)
-        if request.kind == FITTED and isinstance(work, SiteRuntime):
+        if request.kind == FITTED:
             return "fit", {}, work.finish_fit(request), None
-        if isinstance(work, QueryRuntime) != (request.kind == STAGES[QUERY]):
-            raise EnvelopeError("the study has no messages of this kind")
         label = Label(*request.label)
         keys = keys_of(request.values[SUM_KEYS]) if SUM_KEYS in request.values else None
         if self._sums and work.summed(label, request):
@@ -289,27 +287,22 @@ class MessageSite:
             member = self._member(request, files, ring, keys)
         else:
             member = None
-        if isinstance(work, QueryRuntime):
-            work.check_noise(label, request, masked=member is not None)
+        work.check_noise(label, request, masked=member is not None)
         where = work.place(label, request)
         gate.place(where, again=again)
-        if isinstance(work, QueryRuntime) and work.is_exact(label, request):
-            gate.rows(work.rows, cell=work.rarest_pattern)
+        if (cell := work.exact_cell(label, request)) is not None:
+            gate.rows(work.rows, cell=cell)
         if where.spent is not None:
             gate.spend(where.spent)
-        statement = None
-        if isinstance(work, QueryRuntime):
-            permit = gate.settled if self._private and not again else None
-            values, arrays, statement = work.answered(label, request, permit)
-        else:
-            values, arrays = work.step(label, request)
+        permit = gate.settled if self._private and not again else None
+        values, arrays, statement = work.answered(label, request, permit)
         if not again:
-            work.keep_place(label, request, where)
+            work.keep_place(label, where)
         left = nonfinite.marked(arrays)
         if member is not None:
             gate.before_masks(left)
             question = question_of(request)
-            summands, bounds = work.summands(label, request, arrays), work.bounds(label, request)
+            summands, bounds = work.summands(label, request, arrays)
             left = member.masked(summands, question.place, question.digest, bounds)
             packed = Layout.of(summands, bounds, len(ring.sites)).packed_numbers if ring else 0
             values = values | ({PACKED_NUMBERS: packed} if packed else {})

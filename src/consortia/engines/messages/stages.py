@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from consortia.core import random
-from consortia.core.contract import Algorithm, Mailbox, Method, Mix, Phase, Route
+from consortia.core.contract import Mailbox, Method, Mix, Phase, Route
 from consortia.core.queries import Conversation
 from consortia.core.target import Target, any_target
 from consortia.data.sites import Sites
@@ -17,7 +18,7 @@ from consortia.engines import exchanges, rng
 from consortia.engines.local import LocalEngine, effort
 from consortia.engines.messages.envelope import EnvelopeError
 from consortia.engines.phases import Carry, Iteration, SiteArrays
-from consortia.engines.rng import Counter, Layout, PhaseKeys, PhaseRandomness
+from consortia.engines.rng import Counter, PhaseKeys, PhaseRandomness
 from consortia.errors import InputError, wrong
 from consortia.runtime.late import Array, PyTree, jax, jnp
 
@@ -44,9 +45,9 @@ class Sent(NamedTuple):
     """Shapes around the first half of a phase at one site, its node axis of length 1 first."""
 
     carry: Carry  # before it
-    node: PyTree  # the site's state after it
     outbox: PyTree  # what it sends
-    info: dict[str, Any]  # the infos, by name
+    info: dict[str, Any]  # its infos, by name
+    hub_info: dict[str, Any]  # those of the hub
 
 
 def function_names(method: Conversation) -> list[str]:
@@ -93,46 +94,28 @@ def check_method(method: Method) -> None:
 
 
 class Stage:
-    """The phases of one stage, for one site at a time: shapes of carry and arrays are of one."""
+    """The phases of one stage, for one site at a time: shapes of carry and arrays are of one.
+
+    Attributes:
+        sent: shapes around each phase.
+        after: those of the carry when all phases have run.
+    """
 
     def __init__(
-        self,
-        number: int,
-        phases: tuple[Phase, ...],
-        algorithm: Algorithm,
-        whole: Layout,
-        carry: Carry,
-        arrays: SiteArrays,
-        weights: np.ndarray,
+        self, number: int, phases: tuple[Phase, ...], of: Stages, carry: Carry, arrays: SiteArrays
     ) -> None:
         self.number, self.phases = number, phases
-        self.chains = 1 if number == rng.FIT else whole.chains
-        self.layout = replace(whole, chains=self.chains)
-        self.own = Iteration(algorithm, replace(self.layout, nodes=1))
-        self.source = rng.Source(self.layout, jnp.asarray(weights, jnp.result_type(float)))
-        self._arrays = arrays
-        self._sent: list[Sent] = []
-        self._first = self._next = carry
-
-    def before(self, index: int) -> Carry:
-        """Return the carry before a phase; it and those behind it are not looked at."""
-        if index == 0:
-            return self._first
-        self.shapes(index - 1)
-        return self._next if len(self._sent) == index else self._sent[index].carry
-
-    def shapes(self, index: int) -> Sent:
-        """Return the shapes around the first half of a phase."""
-        while len(self._sent) <= index:
-            sent, self._next = self._step(len(self._sent), self._next)
-            self._sent.append(sent)
-        return self._sent[index]
-
-    def after(self) -> Carry:
-        """Return the carry when all phases have run."""
-        if self.phases:
-            self.shapes(len(self.phases) - 1)
-        return self._next
+        self.chains = 1 if number == rng.FIT else of.whole.chains
+        self.layout = replace(of.whole, chains=self.chains)
+        self.own = Iteration(of.own.algorithm, replace(self.layout, nodes=1))
+        self.source = rng.Source(self.layout, jnp.asarray(of.weights, jnp.result_type(float)))
+        self._visited = jax.jit(lambda *at: self.drawn(phases[0], *at).visited)
+        self.sent: list[Sent] = []
+        self.after = carry
+        for phase, keys in zip(phases, self.keys(random.base_key(0), only=0), strict=True):
+            before, run = self.after, partial(self._run, phase)
+            self.after, *sent = jax.eval_shape(run, before, arrays, keys)
+            self.sent.append(Sent(before, *sent))
 
     def drawn(self, phase: Phase, keys: PhaseKeys, counter: Array) -> PhaseRandomness:
         """Return the randomness of one repetition, of the nodes whose private keys are given.
@@ -143,33 +126,38 @@ class Stage:
         here = Counter(counter[0], counter[1], repetition)
         return rng.once_randomness(phase, keys, here, self.source)
 
-    def keys(self, base: np.ndarray, only: int | None = None) -> tuple[PhaseKeys, ...]:
+    def visits(self, keys: PhaseKeys, counter: np.ndarray) -> np.ndarray:
+        """Return the site that each chain visits, (chains,), where the first phase is a `Route`."""
+        return np.atleast_1d(np.asarray(self._visited(keys, counter)))
+
+    def of_chains(self, count: int, like: PyTree) -> PyTree:
+        """Return shapes of so many chains, chain axis first, from those of all."""
+        first = int(self.chains > 1)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape[first:]), leaf.dtype), like
+        )
+
+    def keys(self, base: np.ndarray, only: int) -> tuple[PhaseKeys, ...]:
         """Return the keys of all phases, private ones of one node only; of a `Route` of all."""
-
-        def chosen(phase: Phase, keys: PhaseKeys) -> PhaseKeys:
-            if only is None or isinstance(phase.exchange, Route):
-                return keys
-            return PhaseKeys(keys.shared, keys.private[only : only + 1])
-
         every = rng.stage_keys(self.phases, self.number, base, self.layout)
-        return tuple(map(chosen, self.phases, every))
+        return tuple(
+            keys
+            if isinstance(phase.exchange, Route)
+            else PhaseKeys(keys.shared, keys.private[only : only + 1])
+            for phase, keys in zip(self.phases, every, strict=True)
+        )
 
-    def _step(self, index: int, carry: Carry) -> tuple[Sent, Carry]:
-        phase = self.phases[index]
-
-        def run(carry: Carry, arrays: SiteArrays, keys: PhaseKeys) -> tuple[Any, Carry]:
-            drawn = self.drawn(phase, keys, jnp.zeros(3, jnp.int32))
-            if drawn.visited is not None:
-                drawn = drawn._replace(visited=jnp.zeros_like(drawn.visited))  # the one site
-            node, outbox, info = self.own.send(phase, drawn, carry, arrays, False)
-            message = exchanges.message_of(phase.exchange, outbox, arrays.weights)
-            sent = carry._replace(node=node)
-            after, _ = self.own.receive(phase, drawn, sent, outbox, message)
-            return (node, outbox, {} if phase.repeated else info), after
-
-        keys = self.keys(random.base_key(0), only=0)[index]
-        (node, outbox, info), after = jax.eval_shape(run, carry, self._arrays, keys)
-        return Sent(carry, node, outbox, info), after
+    def _run(self, phase: Phase, carry: Carry, arrays: SiteArrays, keys: PhaseKeys) -> Any:
+        """Return the carry after a phase at one site, its outbox, and infos of site and hub."""
+        drawn = self.drawn(phase, keys, jnp.zeros(3, jnp.int32))
+        if drawn.visited is not None:
+            drawn = drawn._replace(visited=jnp.zeros_like(drawn.visited))  # the one site
+        node, outbox, info = self.own.send(phase, drawn, carry, arrays, False)
+        message = exchanges.message_of(phase.exchange, outbox, arrays.weights)
+        sent = carry._replace(node=node)
+        after, hub_info = self.own.receive(phase, drawn, sent, outbox, message)
+        infos = ({}, {}) if phase.repeated else (info, hub_info)
+        return after, outbox, *infos
 
 
 class Stages:
@@ -189,6 +177,7 @@ class Stages:
         effort: of the compiler, for what site and server compute.
         own: the functions of one node.
         fit: the stage, as are ``setup`` and ``rounds``.
+        every: these three by their numbers.
     """
 
     def __init__(
@@ -205,17 +194,14 @@ class Stages:
         dtype = jnp.result_type(float)
         position = jax.ShapeDtypeStruct((dimension,), dtype)
         several = jax.ShapeDtypeStruct((*every, dimension), dtype)
-
-        def stage(number: int, phases: tuple[Phase, ...], carry: Carry) -> Stage:
-            return Stage(number, phases, algorithm, whole, carry, shapes, self.weights)
-
-        self.fit = stage(rng.FIT, algorithm.fit, jax.eval_shape(self.begin_fit, position))
+        begun = jax.eval_shape(self.begin_fit, position)
+        self.fit = Stage(rng.FIT, algorithm.fit, self, begun, shapes)
         if algorithm.fit:
-            after = self.fit.after()
-            shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, after))
+            shapes = shapes._replace(fitted=jax.eval_shape(self.fitted, self.fit.after))
         begun = jax.eval_shape(self.begin, several)
-        self.setup = stage(rng.SETUP, algorithm.setup, begun)
-        self.rounds = stage(rng.ROUND, algorithm.phases, self.setup.after())
+        self.setup = Stage(rng.SETUP, algorithm.setup, self, begun, shapes)
+        self.rounds = Stage(rng.ROUND, algorithm.phases, self, self.setup.after, shapes)
+        self.every = {rng.FIT: self.fit, rng.SETUP: self.setup, rng.ROUND: self.rounds}
 
     def begin_fit(self, position: Array) -> Carry:
         """Return the carry before the first phase of ``fit``, from the first chain's position."""
@@ -230,10 +216,6 @@ class Stages:
         """Return the carry before ``setup``; positions (chains, d), or (d,) of one chain."""
         node, hub, inbox = self.own.over_chains(self.own.algorithm.init)(positions)
         return Carry(self.own.everywhere(node), hub, inbox)
-
-    def of(self, number: int) -> Stage:
-        """Return the stage of this number."""
-        return {rng.FIT: self.fit, rng.SETUP: self.setup}.get(number, self.rounds)
 
 
 def from_arrays(arrays: Any, like: PyTree, prefix: str) -> PyTree:

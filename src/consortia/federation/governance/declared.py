@@ -89,7 +89,7 @@ def declared_numbers(
         counts = usual * each, proposed * each, method.most_messages * most
         return Declared(*(agreement + count for count in counts))
     stages = _stages(method, dimension, chains)
-    fitted = _size(stages.fit.after().node) if stages.fit.phases else 0
+    fitted = _size(stages.fit.after.node) if stages.fit.phases else 0
     once = 2 * chains + fitted + _numbers(stages.fit) + _numbers(stages.setup)
     sent = once + rounds * _numbers(stages.rounds)
     return Declared(sent, sent, sent)
@@ -111,9 +111,8 @@ def _stages(method: Method, dimension: int, chains: int) -> Stages:
 def _numbers(stage: Stage) -> int:
     """Return the numbers of the messages of a stage, repetitions included."""
     total = 0
-    for index, phase in enumerate(stage.phases):
+    for phase, sent in zip(stage.phases, stage.sent, strict=True):
         if phase.local is not None:
-            sent = stage.shapes(index)
             total += phase.repeat * _size((sent.outbox, sent.info))
     return total
 

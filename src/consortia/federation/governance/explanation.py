@@ -102,7 +102,7 @@ def sentences(
     ]
     chosen = [*_chosen(study, choices), *_nonlinear(study)]
     pairs[3:3] = [("Before", before)] if before else []
-    pairs[3:3] = [("Look at" if not number else "", text) for number, text in enumerate(chosen)]
+    pairs[3:3] = _under("Look at", chosen)
     pairs += [
         (
             "Then",
@@ -111,20 +111,19 @@ def sentences(
         for part, declared in zip(study.besides, terms.besides, strict=True)
         if not part.imputation  # of the imputations the first stands for all
     ]
-    pairs += [
-        ("Leaves you" if not number else "", f"{SENT[kind]} ({kind}; {MORE}#messages)")
-        for number, kind in enumerate(terms.leaving)
-    ]
+    leaving = [f"{SENT[kind]} ({kind}; {MORE}#messages)" for kind in terms.leaving]
+    pairs += _under("Leaves you", leaving)
     pairs += dict.fromkeys(  # once each: imputations have the same functions
         ("", f"{text} ({name}){EXACTLY * (name in part.exact)}")
         for part in terms.every
         for name, text in part.answers
     )
-    pairs += [
-        ("A patient" if not number else "", text)
-        for number, text in enumerate(_of_a_patient(terms, rows, columns, numbers))
-    ]
-    return pairs
+    return [*pairs, *_under("A patient", _of_a_patient(terms, rows, columns, numbers))]
+
+
+def _under(heading: str, texts: list[str]) -> list[tuple[str, str]]:
+    """Return pairs of heading and string; all but the first heading are empty."""
+    return [("" if number else heading, text) for number, text in enumerate(texts)]
 
 
 def _after(study: Study, part: Study) -> str:

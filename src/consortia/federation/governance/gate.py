@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -222,24 +222,24 @@ class Gate:
                 many numbers in the messages of the run, or with more in this one than the method
                 declares.
         """
-        policy, rules = self.policy, []
+        if rules := [*self._of_place(where, again=again)]:
+            raise forbidden("this question", rules)
+
+    def _of_place(self, where: Place, *, again: bool) -> Iterator[tuple[str, str]]:
+        policy = self.policy
         if policy.maximum_points is not None and where.points > policy.maximum_points:
-            text = f"{where.points} positions, more than {policy.maximum_points}"
-            rules.append(("maximum_points", text))
+            yield "maximum_points", f"{where.points} positions, more than {policy.maximum_points}"
         if not again:
-            rules += self._too_many_numbers(where.numbers)
+            yield from self._too_many_numbers(where.numbers)
         if where.declared is not None and where.numbers > where.declared:
             text = f"the answer would hold {where.numbers} numbers that depend on rows, more than "
-            rules.append(("messages", f"{text}the {where.declared} that the method declares"))
+            yield "messages", f"{text}the {where.declared} that the method declares"
         for rule, distance, most in (
             ("maximum_position", where.farthest, policy.maximum_position),
             ("maximum_step", 0.0 if again else where.moved, policy.maximum_step),
         ):
             if not distance <= most:
-                text = f"{distance:.4g} standard deviations of the prior, more than {most:g}"
-                rules.append((rule, text))
-        if rules:
-            raise forbidden("this question", rules)
+                yield rule, f"{distance:.4g} standard deviations of the prior, more than {most:g}"
 
     def knows(self, message: str) -> bool:
         """Return True if the ledger has a message with this SHA-256 among those of the run."""
@@ -337,12 +337,10 @@ class Gate:
             if content and first not in (None, content):
                 text = "it was answered before with other numbers: the two would tell what changed"
                 raise forbidden(what, [("secure_sums", text)], of_rows=True)
-            if first is None:
-                rules = self._too_many_numbers(numbers_of(shapes) + numbers)
-                if rules:
-                    raise forbidden(what, rules)
-            rules = self._of_arrays(payload, arrays)
-            if rules:
+            more = numbers_of(shapes) + numbers
+            if first is None and (rules := [*self._too_many_numbers(more)]):
+                raise forbidden(what, rules)
+            if rules := [*self._of_arrays(payload, arrays)]:
                 raise forbidden(what, rules, of_rows=True)
 
         if numbers:
@@ -375,95 +373,89 @@ class Gate:
     def _answers(self, question: Question) -> Mapping[str, str]:
         return self._ledger.answered.get((self.terms.run, question.place), {})
 
-    def _too_many_numbers(self, more: int) -> list[tuple[str, str]]:
-        """Return the rule against so many more numbers in the messages of the run."""
-        policy, ledger, run, rules = self.policy, self._ledger, self.terms.run, []
+    def _too_many_numbers(self, more: int) -> Iterator[tuple[str, str]]:
+        """Yield the rules against so many more numbers in the messages of the run."""
+        policy, ledger, run = self.policy, self._ledger, self.terms.run
         numbers = ledger.numbers[run] + more
         if policy.maximum_numbers is not None and numbers > policy.maximum_numbers:
             text = f"the messages of this run would hold {numbers} numbers that depend on rows"
-            rules.append(("maximum_numbers", f"{text}, more than {policy.maximum_numbers}"))
+            yield "maximum_numbers", f"{text}, more than {policy.maximum_numbers}"
         if policy.maximum_numbers_per_value is not None and run in ledger.data:
             data, values = ledger.data[run]
             numbers = ledger.numbers_of_data(data) + more
             if numbers > policy.maximum_numbers_per_value * values:
                 text = f"all runs of these rows together would release {numbers} numbers, more than"
                 text += f" {policy.maximum_numbers_per_value:g} for each of {values} values"
-                rules.append(("maximum_numbers_per_value", text))
-        return rules
+                yield "maximum_numbers_per_value", text
 
     def _check(self, kind: str, question: Question) -> None:
         """Check all that does not depend on rows."""
-        policy, rules = self.policy, []
+        if rules := [*self._of_question(kind, question)]:
+            raise forbidden(f"the message {kind!r} of {question.place}", rules)
+
+    def _of_question(self, kind: str, question: Question) -> Iterator[tuple[str, str]]:
+        policy = self.policy
         if kind not in policy.messages or kind not in self.terms.messages:
-            rules.append(("messages", f"no message of the kind {kind!r} may leave"))
+            yield "messages", f"no message of the kind {kind!r} may leave"
         most = min(policy.maximum_rounds, self.terms.rounds)
         at = question.round
         if kind == "round" and not (at is not None and 0 <= at < most):
-            rules.append(("maximum_rounds", f"there are the rounds 0 to {most - 1}"))
+            yield "maximum_rounds", f"there are the rounds 0 to {most - 1}"
         most = self.terms.exchanges - BEFORE_PHASES
         if kind == "query" and not (at is not None and 0 <= at < most):
-            rules.append(("maximum_messages", f"there are the questions 0 to {most - 1}"))
+            yield "maximum_messages", f"there are the questions 0 to {most - 1}"
         again = question.digest in self._answers(question)
         if kind == "query":
-            rules += self._of_function(question, again=again)
+            yield from self._of_function(question, again=again)
         answered, sent = (
             count[self.terms.run] for count in (self._ledger.answers, self._ledger.messages)
         )
         if policy.maximum_messages is not None:
             most = policy.maximum_messages
             if not again and answered >= most:
-                rules.append(("maximum_messages", f"{answered} questions of this run are answered"))
+                yield "maximum_messages", f"{answered} questions of this run are answered"
             elif sent >= MOST_REPEATS * most:
-                rules.append(("maximum_messages", f"{sent} messages of this run have left"))
+                yield "maximum_messages", f"{sent} messages of this run have left"
         others = self._answers(question).keys() - {question.digest}
         if len(others) >= policy.maximum_answers:
-            text = f"{question.place} was answered already, to another question"
-            rules.append(("maximum_answers", text))
-        if rules:
-            raise forbidden(f"the message {kind!r} of {question.place}", rules)
+            yield "maximum_answers", f"{question.place} was answered already, to another question"
 
-    def _of_function(self, question: Question, *, again: bool) -> list[tuple[str, str]]:
-        """Return the rule against one more answer of the function that a query names."""
+    def _of_function(self, question: Question, *, again: bool) -> Iterator[tuple[str, str]]:
+        """Yield the rule against one more answer of the function that a query names."""
         terms, index = self.terms, question.label[2]
         name = terms.functions[index] if index < len(terms.functions) else f"number {index}"
         if name not in terms.queried:
-            return [("functions", f"the study does not query the function {name}")]
-        if again or self.policy.functions is None:
-            return []
-        labels = [text.split() for run, text in self._ledger.answered if run == terms.run]
-        answered = sum(label[0] == "query" and label[3] == str(index) for label in labels)
-        most = self.policy.functions.get(name, 0)
-        if answered < most:
-            return []
-        return [("functions", f"{name} was answered {answered} times in this run, at most {most}")]
+            yield "functions", f"the study does not query the function {name}"
+        elif not again and self.policy.functions is not None:
+            labels = [text.split() for run, text in self._ledger.answered if run == terms.run]
+            answered = sum(label[0] == "query" and label[3] == str(index) for label in labels)
+            most = self.policy.functions.get(name, 0)
+            if answered >= most:
+                text = f"{name} was answered {answered} times in this run, at most {most}"
+                yield "functions", text
 
-    def _of_arrays(self, payload: bytes, arrays: Mapping[str, np.ndarray]) -> list[tuple[str, str]]:
-        policy, rules = self.policy, []
-        if policy.maximum_bytes is not None and len(payload) > policy.maximum_bytes:
-            rules.append(
-                ("maximum_bytes", f"it has {len(payload)} bytes, more than {policy.maximum_bytes}")
-            )
+    def _of_arrays(
+        self, payload: bytes, arrays: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[str, str]]:
+        most = self.policy.maximum_bytes
+        if most is not None and len(payload) > most:
+            yield "maximum_bytes", f"it has {len(payload)} bytes, more than {most}"
         for name, array in arrays.items():
             if not name.startswith(MASKED):  # these were looked at before
-                rules += self._of_array(name, array)
+                yield from self._of_array(name, array)
         known = sum(array.nbytes for array in arrays.values())
-        most = known + OVERHEAD + OVERHEAD_OF_ARRAY * len(arrays)
-        if arrays and len(payload) > most:
-            rules.append(
-                ("messages", f"it has {len(payload)} bytes, but only {known} in its arrays")
-            )
-        return rules
+        if arrays and len(payload) > known + OVERHEAD + OVERHEAD_OF_ARRAY * len(arrays):
+            yield "messages", f"it has {len(payload)} bytes, but only {known} in its arrays"
 
-    def _of_array(self, name: str, array: np.ndarray) -> list[tuple[str, str]]:
+    def _of_array(self, name: str, array: np.ndarray) -> Iterator[tuple[str, str]]:
         if array.dtype.kind not in "biuf":
-            return [("messages", f"the array {name!r} holds no numbers")]
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return [("messages", f"the array {name!r} holds a number that is not finite")]
-        if self.policy.maximum_norm is not None:
+            yield "messages", f"the array {name!r} holds no numbers"
+        elif array.dtype.kind == "f" and not np.isfinite(array).all():
+            yield "messages", f"the array {name!r} holds a number that is not finite"
+        elif self.policy.maximum_norm is not None:
             norm = float(np.linalg.norm(array.astype(np.float64).ravel()))
             if norm > self.policy.maximum_norm:
-                return [("maximum_norm", f"the norm of the array {name!r} is {norm:g}")]
-        return []
+                yield "maximum_norm", f"the norm of the array {name!r} is {norm:g}"
 
 
 def open_gate(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -352,65 +352,50 @@ class Policy(BaseModel):
         if unmet:
             raise forbidden("this study", unmet, of_rows=True)
 
-    def _of_study(self, terms: StudyTerms) -> list[tuple[str, str]]:
-        unmet = []
+    def _of_study(self, terms: StudyTerms) -> Iterator[tuple[str, str]]:
         if self.studies and terms.study not in self.studies and ANY not in self.studies:
-            unmet.append(("studies", f"the study {terms.study} is not in the list"))
+            yield "studies", f"the study {terms.study} is not in the list"
         if self.models and terms.model not in self.models and ANY not in self.models:
-            unmet.append(("models", f"the model {terms.model} is not in the list"))
+            yield "models", f"the model {terms.model} is not in the list"
         if self.algorithms is not None and terms.algorithm not in self.algorithms:
-            unmet.append(
-                ("algorithms", f"{terms.algorithm} is none of {', '.join(self.algorithms)}")
-            )
-        kinds = [kind for kind in terms.messages if kind not in self.messages]
-        if kinds:
-            unmet.append(("messages", f"it sends messages of the kind {', '.join(kinds)}"))
-        if self.functions is not None:
-            missing = [name for name in terms.queried if not self.functions.get(name)]
-            if missing:
-                text = f"it queries {', '.join(missing)}, which the policy does not permit"
-                unmet.append(("functions", text))
+            yield "algorithms", f"{terms.algorithm} is none of {', '.join(self.algorithms)}"
+        if kinds := [kind for kind in terms.messages if kind not in self.messages]:
+            yield "messages", f"it sends messages of the kind {', '.join(kinds)}"
+        limits = self.functions
+        missing = [name for name in terms.queried if limits is not None and not limits.get(name)]
+        if missing:
+            text = f"it queries {', '.join(missing)}, which the policy does not permit"
+            yield "functions", text
         if terms.own_levels and not self.own_levels:
             text = "a level of this site is a parameter of it: the study needs integrate = true"
-            unmet.append(("own_levels", text))
-        if (
-            self.maximum_settled_rows is not None
-            and not terms.measured
-            and terms.algorithm not in self.unmeasured
-        ):
+            yield "own_levels", text
+        unmeasured = not terms.measured and terms.algorithm not in self.unmeasured
+        if self.maximum_settled_rows is not None and unmeasured:
             text = f"how many rows the messages of {terms.algorithm} settle is not known"
-            unmet.append(("unmeasured", text))
+            yield "unmeasured", text
         if terms.rounds > self.maximum_rounds:
-            unmet.append(
-                ("maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}")
-            )
+            yield "maximum_rounds", f"it has {terms.rounds} rounds, more than {self.maximum_rounds}"
         if terms.sums == PLAIN and self.secure_sums:
             text = "the study says run.secure_sums = false: the server sees this site's answers"
-            unmet.append(("secure_sums", text))
+            yield "secure_sums", text
         if terms.sites == 2 and not self.two_sites:
-            unmet.append(("two_sites", TWO_SITES))
+            yield "two_sites", TWO_SITES
         if self.maximum_chains is not None and terms.chains > self.maximum_chains:
-            text = f"it has {terms.chains} chains, more than {self.maximum_chains}"
-            unmet.append(("maximum_chains", text))
-        return unmet
+            yield "maximum_chains", f"it has {terms.chains} chains, more than {self.maximum_chains}"
 
-    def _of_parameters(self, parameters: Mapping[str, Any]) -> list[tuple[str, str]]:
-        unmet = []
+    def _of_parameters(self, parameters: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         batch = parameters.get("batch_size")
         if self.minimum_batch is not None and batch is not None and batch < self.minimum_batch:
-            unmet.append(
-                ("minimum_batch", f"batch_size is {batch}, smaller than {self.minimum_batch}")
-            )
+            yield "minimum_batch", f"batch_size is {batch}, smaller than {self.minimum_batch}"
         declared = {name: parameters.get(name) for name in ("gradient_noise", "temperature")}
         shared = parameters.get("momentum_correlation")
         declared["private_momentum"] = None if shared is None else 1 - shared
         for name, least in self.noise.model_dump(exclude_none=True).items():
             value = declared[name]
             if value is None:
-                unmet.append((f"noise.{name}", f"the algorithm has no {name}"))
+                yield f"noise.{name}", f"the algorithm has no {name}"
             elif value < least:
-                unmet.append((f"noise.{name}", f"{name} is {value:g}, less than {least:g}"))
-        return unmet
+                yield f"noise.{name}", f"{name} is {value:g}, less than {least:g}"
 
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:

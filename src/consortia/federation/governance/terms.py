@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from consortia.core.queries import Conversation
 from consortia.core.summed import GATHERED, unsummed
+from consortia.engines.messages.secure_sums import MINIMUM_SITES
 from consortia.run import quadrature, sandwich
 from consortia.study.code import modules
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 BEFORE_PHASES = 2
 """Messages of a site before the first phase: its description, and that it agrees to the run; both
 are one in a registered study."""
-
-MINIMUM_SITES = 3
-"""Fewest sites of secure sums: of two, each computes the other's numbers from sum and its own."""
 
 MASKED, PLAIN = "masked", "plain"
 """Treatments of answers that are sums."""

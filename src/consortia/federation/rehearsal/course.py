@@ -8,7 +8,7 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,9 +58,14 @@ class Finding:
 
     attack: str  # its name
     sentence: str  # what it comes to, in words
-    numbers: dict[str, float | int | str]  # the same as plain values
-    known: bool = True  # False where it was not tried, so that nothing is known of what it reads
+    # the same as plain values; none where it was not tried
+    numbers: dict[str, float | int | str] = field(default_factory=dict)
     refused: bool = False  # an honest run would end without a result
+
+    @property
+    def known(self) -> bool:
+        """False where it was not tried, so that nothing is known of what it reads."""
+        return bool(self.numbers)
 
 
 class Rehearsal(NamedTuple):
@@ -179,7 +184,7 @@ def _honest(on: Rehearsal, *, measured: bool) -> Finding:
     if not measured:
         name = on.study.method.name
         text = f"not measured: how many rows the messages of {name} settle is not known"
-        return Finding(attack, f"{text}. Any of your rows may be among them.", {}, known=False)
+        return Finding(attack, f"{text}. Any of your rows may be among them.")
     courses, most_runs = list[_Course](), max(min(RUNS, SITE_RUNS // len(on.files)), DECIDED)
     while len(courses) < most_runs and not _is_decided(courses):
         courses.append(_course(on, f"honest{len(courses)}"))
@@ -284,7 +289,7 @@ def _week(on: Rehearsal) -> Iterator[Finding]:
 
 
 def _untried(attack: str, why: str) -> Finding:
-    return Finding(attack, f"not tried: {why}", {}, known=False)
+    return Finding(attack, f"not tried: {why}")
 
 
 def _helped(on: Rehearsal) -> str:
