@@ -63,7 +63,7 @@ FEATURES = (
     ),
     Feature("run and store", ("run", "store"), 4847),
     Feature("report", ("report", "diagnostics/figures"), 3581),
-    Feature("theory", ("theory",), 4603),
+    Feature("theory", ("theory",), 4608),
 )
 
 

@@ -435,6 +435,27 @@ def test_a_chosen_step_is_judged_where_the_chains_start() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", [NOT_GAUSSIAN[1], NOT_GAUSSIAN[8]], ids=str)
+def test_both_ways_of_summing_stale_gradients_are_compared_by_the_exact_law(target: Any) -> None:
+    """By mean delays alone "latest" seems cheaper, and takes 1.35 and 1.46 times as much."""
+    problem, sites = Problem(*regression(*target), from_mode=True), target[2]
+    choice = tuning.choose_step(
+        problem, consortia.stale_sghmc(workers=sites), TARGET, rounds=10**9, chains=4
+    )
+    costs = {}
+    for way in ("latest", "each"):
+        method = consortia.stale_sghmc(
+            workers=sites, friction=choice.tried[0].values["friction"], aggregate=way
+        )
+        longest = tuning.largest_step(problem, method, TARGET)
+        assert longest is not None
+        costs[way] = longest.rounds_per_draw
+    assert choice.tried[0].values["aggregate"] == "each"
+    assert costs["latest"] > 1.25 * costs["each"]  # the control
+    assert choice.rounds_per_draw < 1.1 * costs["each"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", NOT_GAUSSIAN, ids=str)
 def test_chosen_settings_meet_the_target_where_likelihoods_are_not_gaussian(target: Any) -> None:
     """Beside the exact posterior, with four Monte Carlo errors of both runs."""

@@ -230,12 +230,21 @@ def search(
     if not confirmed and reasons:
         raise reasons[0]
     confirmed.sort(key=lambda made: made.cost)
-    if confirmed and _has_exact(confirmed[0].law.recursion):
-        best = confirmed[0]
-        at = _steps(problem, method, dict(best.settings), taken, price)
-        exact = _adjusted(at, method, best.step, CONFIRMED, rough=best.law)
-        confirmed[:1] = [] if exact is None else [exact]
-    return confirmed
+    # The law by mean delays is unequally near for gradients that are summed in other ways.
+    ways = {dict(made.settings).get("aggregate"): made for made in reversed(confirmed)}
+    first = [_nearer(problem, method, made, taken, price) for made in ways.values()]
+    others = [made for made in confirmed if made not in ways.values()]
+    return sorted((made for made in first if made), key=lambda made: made.cost) + others
+
+
+def _nearer(
+    problem: Problem, method: Method, made: Tried, taken: Taken, price: Price
+) -> Tried | None:
+    """Adjust a step by a nearer law where there may be one; None where none then meets a target."""
+    if not _has_exact(made.law.recursion):
+        return made
+    at = _steps(problem, method, dict(made.settings), taken, price)
+    return _adjusted(at, method, made.step, CONFIRMED, rough=made.law)
 
 
 def _has_exact(recursion: Recursion) -> bool:
