@@ -59,7 +59,7 @@ FEATURES = (
     Feature(
         "between institutions",
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
-        9182,
+        9187,
     ),
     Feature("run and store", ("run", "store"), 4847),
     Feature("report", ("report", "diagnostics/figures"), 3581),

@@ -433,6 +433,10 @@ def test_what_is_no_table_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         np.savez(packed, y=damage) if isinstance(damage, np.ndarray) else packed.write_bytes(damage)
         with refused(file=str(packed), match="cannot be read: it is damaged or too large"):
             read_table(packed, "it")
+    np.savez(packed, y=np.zeros((2000, 2)))
+    packed.write_bytes(packed.read_bytes().replace(b"(2000, 2)", b"(2000, 1)"))
+    with refused(file=str(packed), match="longer than its header says"):  # not half of the numbers
+        read_table(packed, "it")
     np.savez_compressed(packed, y=np.zeros(10**4))
     assert rows_of(read_table(packed, "it")) == 10**4
     monkeypatch.setattr("consortia.data.tables.EXPANDED_BYTES", 10**4)

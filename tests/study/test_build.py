@@ -291,6 +291,10 @@ def test_npz_files_and_a_model_of_ones_own(tmp_path):
     assert set(built.sites.pooled()) == {"counts", "hours"}
     assert set(built.model.init) == {"log_rate"}
     assert built.labels == {}
+    np.savez(tmp_path / "test.npz", counts=np.array(["a"]), hours=np.ones(1))
+    text = text.replace("[data]", '[data]\ntest_file = "test.npz"')
+    with refused(match="test.npz: array 'counts' holds <U1, not numbers"):
+        load(tmp_path, text).build()
 
 
 @pytest.mark.parametrize(

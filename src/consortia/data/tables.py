@@ -168,6 +168,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                     raise ValueError(f"{entry.file_size:,} bytes in {entry.compress_size:,}")
                 with stored.open(entry) as content:
                     array = np.lib.format.read_array(content, allow_pickle=False)
+                    if content.read(1):  # at the end of an entry its sum is checked, too
+                        raise ValueError("an array is longer than its header says")
                 arrays[entry.filename.removesuffix(".npy")] = np.atleast_1d(array)
     except (*DAMAGED, ValueError, OSError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -17,6 +17,7 @@ from consortia.data.columns import Column, as_levels
 from consortia.data.dialect import WORDS, number_of
 from consortia.data.facts import SiteFacts
 from consortia.data.harmonisation import NONE
+from consortia.data.sites import NUMERIC_KINDS
 from consortia.data.tables import read_npz, read_text
 from consortia.errors import InputError, located, wrong
 
@@ -124,6 +125,9 @@ def read_file(path: Path, target: str) -> tuple[Arrays, tuple[str, ...]]:
         known = [name for name in table if len(name) <= NAME_SHOWN]
         raise InputError(f"{path}: data.target = {target!r}: {unknown(target, known)}.")
     if packed:
+        for name, array in table.items():
+            if array.dtype.kind not in NUMERIC_KINDS:
+                raise InputError(f"{path}: array {name!r} holds {array.dtype}, not numbers.")
         if target in table:
             table["y"] = table.pop(target)
         return table, ()

@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 import consortia
 from consortia.engines.messages.transport import Arrival
+from tests.refusals import refused
 
 
 class Grid:
@@ -40,3 +41,10 @@ def test_a_grid_gives_bytes_and_no_text_of_an_error() -> None:
         Arrival("first", 7, b"up"),
         Arrival("second", 7, None, "its app raised an error"),
     ]
+
+
+def test_no_deadline_is_for_ever() -> None:
+    for name in ("deadline", "join_deadline", "resend"):
+        options: dict[str, Any] = {name: float("inf")}
+        with refused(argument=name):
+            consortia.FlowerEngine(Grid(), ["north"], **options)

@@ -93,7 +93,9 @@ class MessageEngine(Engine):
         run = secrets.token_hex(16) if run is None else run
         terms = names, run, study, self.deadline, resend, keys
         self._channel = RequestChannel(self.transport_of(transport), *terms)
-        self._join_deadline = self.deadline if join_deadline is None else join_deadline
+        join_deadline = self.deadline if join_deadline is None else join_deadline
+        limits = 0.0, LONGEST_DEADLINE
+        self._join_deadline = arguments.number("join_deadline", join_deadline, *limits)
         self._facts: dict[str, Any] = {"sites": [], "root": None}
         self._of_other, self._registered = False, registered
 

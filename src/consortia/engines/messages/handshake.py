@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -43,8 +44,10 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
         if left <= 0 and missing:
             unused = "; ".join(channel.unused.values())
             raise SiteMissingError(missing, waited=deadline, rejected=unused)
+        if left == math.inf or not missing:  # asked only if somebody is still waited for
+            return [] if missing else None
         known = set(channel.node.values())
-        return [n for n in channel.transport.nodes() if n not in known] if missing else None
+        return [n for n in channel.transport.nodes() if n not in known]
 
     def take(arrival: Arrival) -> int | None:
         node = sent.pop(arrival.message, None)
