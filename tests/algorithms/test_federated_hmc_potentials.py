@@ -86,6 +86,7 @@ def true_differences(rows, moves):
     ])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_recorded_energy_errors_are_those_of_double_precision(run, moves):
     # The force, a sum of 2e6 rows in single precision, is off by some units of its 5e3; as it is a
     # function of the position the chain stays exact, but its trajectory ends elsewhere.

@@ -688,6 +688,7 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Panel, "farthest", 16.0)
 
 
+@pytest.mark.slow
 def test_between_institutions_a_funnel_ends_without_gradients_and_with_advice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -1082,6 +1083,7 @@ def test_curvatures_that_are_not_positive_make_guesses_too() -> None:
     assert not end.value.value[2]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:few_rounds. the draws of a chain")
 def test_a_longer_run_of_chains_goes_on_where_a_shorter_one_has_ended(
     tmp_path, monkeypatch

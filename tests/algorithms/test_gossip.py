@@ -434,6 +434,7 @@ def test_plan_and_record_say_how_the_network_is_carried_out():
     assert dict(seen[0].lines)["graph"] == tree.attrs["graph"] == text
 
 
+@pytest.mark.slow
 def test_ten_thousand_agents_on_a_ring_move_by_the_equation():
     # One row each, at temperature 0, three iterations: single precision on positions below ten.
     rng = np.random.default_rng(0)

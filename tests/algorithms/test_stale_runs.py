@@ -76,6 +76,7 @@ def test_the_result_counts_staleness_drops_shares_and_throughput() -> None:
     assert tree.attrs["bytes_up"] == tree.attrs["bytes_down"] == 4 * 80 * 4
 
 
+@pytest.mark.slow
 def test_servers_with_unlike_steps_are_not_compared_and_their_draws_are_weighted_by_time() -> None:
     method = consortia.stale_sgld([0.01, 0.04], 3, workers=2, servers=2)
     tree = run(method, chains=3)

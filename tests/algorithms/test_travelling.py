@@ -383,6 +383,7 @@ def flattening() -> tuple[consortia.Model, consortia.Sites]:
     return model, consortia.Sites.from_list(shards, names=["north", "south"])
 
 
+@pytest.mark.slow
 def test_a_chain_that_runs_away_ends_the_run_and_is_explained():
     # In the middle the surrogates are the likelihoods. Further out, where a chain comes now and
     # then, that of the north is far too narrow.

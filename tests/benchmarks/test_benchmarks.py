@@ -177,6 +177,7 @@ def test_contenders_take_turns_after_one_call_each(measure: ModuleType) -> None:
     assert times["a"].shape == (2,)
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_writes_its_rows(tmp_path: Path) -> None:
     command = ["-m", "benchmarks", "--scale", "tiny", "--only", "softmax", "--output", tmp_path]
     finished = subprocess.run(

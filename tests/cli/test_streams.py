@@ -205,6 +205,7 @@ def test_runs_that_begin_together_have_a_directory_each(folder):
     assert sorted(made) == ["s", "s-2", "s-3"]  # beside the ledger's witness
 
 
+@pytest.mark.slow
 def test_without_assertions_a_run_is_refused_before_it_begins(folder, tmp_path):
     ended = command(folder, "run", "few.toml", "-o", str(tmp_path / "run"), options="-O")
     assert ended.returncode == 3

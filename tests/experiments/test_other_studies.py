@@ -20,6 +20,7 @@ def test_a_small_network_learns_clothes_within_three_rounds(
     assert part["runs"][0][-1]["accuracy"] > 0.45
 
 
+@pytest.mark.slow
 def test_characters_and_vehicles_are_told_apart_within_three_rounds(
     require_data: Callable[[str], Path],
 ) -> None:

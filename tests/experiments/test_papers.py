@@ -486,6 +486,7 @@ def test_a_stopped_sweep_goes_on_within_the_part_and_has_the_same_scores(tmp_pat
         assert swept() == whole
 
 
+@pytest.mark.slow
 def test_a_sweep_is_tuned_on_few_rounds_and_its_best_run_goes_on_from_there(tmp_path):
     rng = np.random.default_rng(0)
     rows = {"x": rng.normal(size=(40, 3)).astype(np.float32), "y": rng.integers(0, 2, 40)}
@@ -551,6 +552,7 @@ def test_a_resumed_run_counts_the_processor_time_of_the_parts_that_it_takes(tmp_
     assert record["machine"] == "another machine"
 
 
+@pytest.mark.slow
 def test_a_panel_that_the_largest_run_leaves_empty_is_drawn_from_a_smaller_one(
     tmp_path, monkeypatch
 ):

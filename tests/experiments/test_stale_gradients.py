@@ -214,6 +214,7 @@ def test_the_variance_on_a9a_falls_sooner_with_four_workers(
     assert four["time_speedup"] < four["bound"] * 1.5
 
 
+@pytest.mark.slow
 def test_the_loss_on_a9a_falls_sooner_with_four_workers(
     require_data: Callable[[str], Path],
 ) -> None:

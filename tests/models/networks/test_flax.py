@@ -203,6 +203,7 @@ def test_arguments_that_cannot_be_used_are_refused() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_lines_on_the_page_of_networks_run_and_predict() -> None:
     page = Path(__file__).parents[3] / "docs" / "networks.md"
     code = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[0]

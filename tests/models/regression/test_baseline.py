@@ -202,6 +202,7 @@ def test_levels_of_a_new_site_are_those_of_the_exact_law() -> None:
         assert abs(exact - np.mean(drawn <= value)) < 0.015
 
 
+@pytest.mark.slow
 def test_competing_causes_have_the_incidence_of_their_hazards() -> None:
     tables, causes = sites_of("mgus", 3), {}
     for number, cause in enumerate(("progression", "death"), start=1):
