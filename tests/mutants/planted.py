@@ -352,9 +352,9 @@ MUTANTS = (
         "surrogates/test_surrogates.py::test_the_mean_square_factor_is_that_of_the_exact_law",
     ),
     Mutant(
-        "surrogates/curvature.py",
-        "jnp.where(size > 0, size, 1)",
-        "jnp.where(size > 0, jnp.max(size), 1)",
+        "surrogates/newton.py",
+        "xp.where(size > 0, size, 1)",
+        "xp.where(size > 0, xp.max(size), 1)",
         "surrogates/test_modes.py::test_a_mode_is_found_from_any_start_whatever_the_units"
         "[in_one_program]",
     ),

@@ -44,7 +44,7 @@ def joined(channel: RequestChannel, deadline: float, begin: Beginning | None = N
         if left <= 0 and missing:
             unused = "; ".join(channel.unused.values())
             raise SiteMissingError(missing, waited=deadline, rejected=unused)
-        if left == math.inf or not missing:  # asked only if somebody is still waited for
+        if left == math.inf or not missing:  # nodes are looked for while sites are missing
             return [] if missing else None
         known = set(channel.node.values())
         return [n for n in channel.transport.nodes() if n not in known]
