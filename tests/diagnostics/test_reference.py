@@ -103,7 +103,6 @@ def test_chains_differ_and_step_sizes_are_frozen_after_warm_up(tree):
     assert len(np.unique(steps[:, 0])) == CHAINS
 
 
-@pytest.mark.slow
 def test_the_one_loop_makes_the_draws_of_blackjaxs_own_warm_up(x64):
     import blackjax
 

@@ -246,7 +246,6 @@ def test_participants_are_told_in_numbers_that_study_and_policy_allow(
             assert all(n == 0 or n >= least for n in [*counts.values(), rest])
 
 
-@pytest.mark.slow
 def test_a_harmonised_table_gives_the_draws_of_the_one_that_is_meant(
     kept: Path, tmp_path: Path
 ) -> None:
