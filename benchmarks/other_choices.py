@@ -1,7 +1,7 @@
 """What a draw of other methods costs with the settings that are chosen, beside the least of a grid.
 
-On the posteriors of `choices`, but the one with noisy gradients: the median of their ratios, and
-the greatest, on which the gate is.
+On the posteriors of `choices`, but the one with noisy gradients, and of stale methods on two of
+them: the median of their ratios, and the greatest, on which the gate is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.choices import GAUSSIAN, TARGETS, problem
+from benchmarks.choices import GAUSSIAN, NOT_GAUSSIAN, TARGETS, problem
 from benchmarks.measure import Gate, Row
 
 NAME = "other-choices"
@@ -23,6 +23,9 @@ METHODS = {
     "quick": ("de_sgld",),
     "tiny": ("de_sgld",),
 }
+FEW = NOT_GAUSSIAN[1], NOT_GAUSSIAN[8]
+"""Posteriors of stale methods, with which a grid takes one to three minutes each."""
+
 STEPS = 200
 """Settings of a method, all steps together: each with some from a tenth of its longest."""
 
@@ -32,7 +35,8 @@ def rows(scale: str) -> Iterator[Row]:
     # the noise of gradients is an argument of `fa_hmc` alone
     targets = [each for each in TARGETS[scale] if each not in GAUSSIAN or not each[3]]
     for name in METHODS[scale]:
-        answers = [ratio_of(name, target) for target in targets]
+        of_method = FEW if name.startswith("stale") else targets
+        answers = [ratio_of(name, target) for target in of_method]
         ratios = [each for each in answers if each is not None]
         detail = f"median {np.median(ratios):.3g}; {len(answers) - len(ratios)} posteriors refused"
         what = f"chosen / least of {STEPS}, greatest: {name}"

@@ -61,7 +61,7 @@ FEATURES = (
         ("federation", "engines/messages", "engines/flower", "engines/letters"),
         9187,
     ),
-    Feature("run and store", ("run", "store"), 4847),
+    Feature("run and store", ("run", "store"), 4851),
     Feature("report", ("report", "diagnostics/figures"), 3581),
     Feature("theory", ("theory",), 4608),
 )

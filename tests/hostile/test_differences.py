@@ -274,7 +274,6 @@ def test_a_week_of_studies_settles_no_row_and_refuses_the_differences_alone(tmp_
     assert min(answers.values()) >= 3
 
 
-@pytest.mark.slow
 def test_fits_of_a_later_study_keep_their_digits(tmp_path: Path) -> None:
     """Answers before the third study hold a quarter of what settles a row, its fits hardly any."""
     parts = {"formula": f"{AGE} + weight", "require": "", "missing": "complete", "more": ""}

@@ -289,7 +289,6 @@ def sampled(stage: Stage, store: Path | None = None) -> Any:
     return stage.sample(stage.engine(run="ab" * 16, deadline=0.5), store=store)
 
 
-@pytest.mark.slow
 def test_a_study_that_learns_its_steps_keeps_within_the_policy_that_is_proposed(
     tmp_path: Path,
 ) -> None:
@@ -313,7 +312,6 @@ def test_a_study_that_learns_its_steps_keeps_within_the_policy_that_is_proposed(
     assert 1.0 < max(asked) < 5.0  # standard deviations: the prior's are 1
 
 
-@pytest.mark.slow
 def test_where_nothing_private_is_asked_for_draws_are_those_of_the_seed(tmp_path: Path) -> None:
     study = study_of(tmp_path, NAMES, rounds=4, chains=2)
     secret = sampled(stage_of(study, tmp_path / "secret"))

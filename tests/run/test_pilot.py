@@ -151,22 +151,20 @@ def test_that_no_step_within_the_budget_can_is_an_answer(monkeypatch):
         (consortia.dsgld(), None, "local_steps=1"),
     ],
 )
-def test_other_settings_left_open_are_the_usual_ones_where_nothing_is_predicted(
-    method, step, words
-):
+def test_other_settings_left_open_have_defaults_where_nothing_is_predicted(method, step, words):
     whole, plans = problem(COPIES), list[Any]()
     options: dict[str, Any] = {"progress": False, "bias_target": (1.0, 1.0), "seed": 1}
     options |= {"on_plan": plans.append, "on_divergence": "ignore"}
     tree = consortia.sample(whole.model, whole.sites, method, rounds=20, **options)
     (line,) = [text for what, text in plans[0].lines if what == "step_size"]
-    assert line.endswith(f"; {words}, as usual where nothing is predicted")
+    assert line.endswith(f"; {words} by default, since no bias is predicted")
     assert line.startswith(step or "0.")
     kept = json.loads(tree.attrs["parameters"])
     assert kept["local_steps"] == 1
     assert step is None or (kept["step_size"]["value"], kept["leapfrog_steps"]) == (0.05, 2)
 
 
-def test_a_setting_without_a_usual_value_is_refused_by_name():
+def test_an_open_setting_without_a_default_is_refused_by_name():
     whole, method = problem(COPIES), consortia.de_sghmc(0.008, None, "complete")
     with refused(argument="friction", match="too large to be computed here"):
         consortia.sample(whole.model, whole.sites, method, rounds=20, progress=False)

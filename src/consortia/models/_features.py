@@ -1,9 +1,9 @@
 """Linear predictors with Gaussian priors, and the width at which features are held in memory.
 
-A row whose width is a multiple of the processor's vector fits it without a remainder: a run in
-minibatches with 14 features took 0.7 times as long at 16 columns, with all rows as long (measured).
-The added columns are zero, and so are the coefficients that meet them: no value changes but by
-rounding.
+A row whose width is a multiple of the processor's vector fits it without a remainder. What that
+gains was measured as CPU time of a run with padding over one without: in minibatches 0.7 with 14
+features and 1.2 with 25, 0.94 with softmax and 13, else 1.00 to 1.05. The added columns are zero,
+and so are the coefficients that meet them: no value changes but by rounding.
 """
 
 from __future__ import annotations

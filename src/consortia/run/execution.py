@@ -167,15 +167,15 @@ def _settled(task: Task, target: Target, begin: Start) -> Settled:
             algorithm = with_scales(algorithm, problem)
     if unchosen(algorithm):
         aim = BiasTarget() if task.bias_target is None else task.bias_target
-        algorithm, usual = unpredicted(algorithm, problem)
+        algorithm, defaults = unpredicted(algorithm, problem)
         step_line = "as given"
         if unchosen(algorithm):
             with doing("choosing the step size", show=task.progress and engine.root):
                 choice = chosen(algorithm, problem, aim, task.request, _pilot(task))
             algorithm, prediction = choice.method, choice.prediction
             step_line = choice.line(aim)
-        if usual:
-            step_line += f"; {usual}, as usual where nothing is predicted"
+        if defaults:
+            step_line += f"; {defaults} by default, since no bias is predicted"
     if near:
         fits = isinstance(algorithm, SurrogateBased) and algorithm.fits_surrogates
         positions = starts_near_mode(problem, positions, task.request.seed, fits=fits)

@@ -233,7 +233,7 @@ def search(
     # The law by mean delays is unequally near for gradients that are summed in other ways.
     ways = {dict(made.settings).get("aggregate"): made for made in reversed(confirmed)}
     first = [_nearer(problem, method, made, taken, price) for made in ways.values()]
-    others = [made for made in confirmed if made not in ways.values()]
+    others = [made for made in confirmed if ways[dict(made.settings).get("aggregate")] is not made]
     return sorted((made for made in first if made), key=lambda made: made.cost) + others
 
 

@@ -108,14 +108,12 @@ def test_a_run_that_asks_for_more_numbers_than_permitted_is_refused(tmp_path):
     assert len([one for one in ledger_of(tmp_path) if one.kind == "query"]) == 7
 
 
-@pytest.mark.slow
 def test_a_query_that_evaluates_too_far_out_is_refused(tmp_path):
     with refused(SiteRefusedError, sites=("site 0",), match="maximum_position") as caught:
         governed(tmp_path, toy.Toy(far=200.0)).sampled(rounds=3)
     assert caught.value.round == 5  # after the sizes and four steps of the search
 
 
-@pytest.mark.slow
 def test_a_query_with_too_many_points_is_refused(tmp_path):
     with refused(SiteRefusedError, sites=("site 0",), match="maximum_points"):
         governed(tmp_path, maximum_points=63).sampled(rounds=3)
